@@ -1,12 +1,14 @@
 """The paper's claims against made-up results: each outcome, and every table that a claim reads."""
 
+import io
 import math
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from tests.results import seeds, summary
 
-from doppler.experiment.reproduce import PLAN, verdicts, write_page
+from doppler.experiment.reproduce import PLAN, listed, verdicts, write_page
 from doppler.report.claims import RULES, claims_of, claims_table
 
 # Kendall's tau needs the methods of the paper's main table; here in its order on ffnn.
@@ -53,9 +55,42 @@ def test_an_opposite_number_of_the_paper_is_not_agreed_with_by_being_faster():
 def test_a_missing_method_leaves_a_claim_open():
     without = {name: one for name, one in IN_ORDER.items() if name != "gdp_unaided"}
     claims = claims_of({"paper": main_table([1.0], without)})
-    assert claims[0].verdict("equal") == "-"
-    assert claims[1].verdict("equal") != "-"  # EnumOpt is there
-    assert claims[0].verdict("paper's") == "-"  # and the best of 50 is not
+    assert claims[0].verdict("equal") == "needs gdp_unaided in experiment=paper"
+    assert "of 1 agree" in claims[1].verdict("equal")  # EnumOpt is there
+    needed = "needs critical_path_50, gdp_unaided in experiment=paper"
+    assert claims[0].verdict("paper's") == needed
+    assert claims[0].verdict("measured") == "needs experiment=main_host"
+
+
+def test_a_claim_says_what_was_not_run_yet_or_that_rules_do_not_test_it():
+    claims = claims_of({})
+    assert claims[4].verdict("equal") == "needs experiment=ablation/policies"
+    transfer = "needs experiment=transfer or experiment=transfer_machines"
+    assert claims[9].verdict("search") == transfer
+    assert claims[9].verdict("measured") == "-"
+    named = {name for claim in claims for one in claim.lacking.values() for name in one}
+    assert named <= {step.experiment for step in PLAN}
+    only = {"ablation/stages": made_up(["doppler greedy"])}
+    stages = claims_of(only)[5].verdict("equal")
+    assert (
+        stages == "needs doppler_stage_two greedy, doppler imitation in experiment=ablation/stages"
+    )
+
+
+def test_verdicts_fit_a_narrow_terminal_without_breaking_words():
+    for tables in ({}, {"paper": main_table([1.0])}):
+        claims = claims_of(tables)
+        text = io.StringIO()
+        Console(file=text, width=80, markup=False).print(listed(claims))
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= 80
+        words = text.getvalue().split()
+        for claim in claims:
+            assert set(claim.text.split()) <= set(words)
+            assert {word for rules in RULES for word in claim.verdict(rules).split()} <= {
+                *words,
+                "-",
+            }
 
 
 def test_the_order_of_methods_is_kendalls_tau():
@@ -98,9 +133,9 @@ def made_up(methods: list[str], **changes) -> pd.DataFrame:
 
 POLICIES = ["doppler", "doppler_sel_only", "doppler_plc_only"]
 TABLES = {
-    "ablation_policies": (5, [f"{name} greedy" for name in POLICIES], 2),
-    "ablation_stages": (6, ["doppler greedy", "doppler_stage_two greedy", "doppler imitation"], 2),
-    "ablation_message_passing": (7, ["doppler greedy", "doppler_per_step greedy"], 1),
+    "ablation/policies": (5, [f"{name} greedy" for name in POLICIES], 2),
+    "ablation/stages": (6, ["doppler greedy", "doppler_stage_two greedy", "doppler imitation"], 2),
+    "ablation/message_passing": (7, ["doppler greedy", "doppler_per_step greedy"], 1),
     "main_8dev": (9, ["doppler greedy", "gdp greedy", "critical_path"], 1),
     "transfer": (10, ["doppler_few_shot greedy", "etf"], 1),
     "transfer_machines": (10, ["doppler_few_shot_machine greedy", "etf"], 1),

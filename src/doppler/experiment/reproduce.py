@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.markdown import Markdown
+from rich.table import Table
 
 from doppler.graph.formats import write_atomically
 from doppler.report.aggregate import frame_of, summarise
-from doppler.report.claims import RULES, Claim, claims_of, claims_table
+from doppler.report.claims import Claim, claims_of, claims_table
 from doppler.report.finished import find_runs
 from doppler.report.rows import SUMMARY_FILE
 from doppler.support.errors import InputError
@@ -51,11 +51,6 @@ class Step:
     claims: str
     budget: str = "paper"
     words: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> str:
-        """Name of its folder in outputs/."""
-        return self.experiment.replace("/", "_")
 
 
 # The first verdicts come first; the slowest models, which encode at every step, come last.
@@ -109,7 +104,7 @@ def reproduce(arguments: Sequence[str]) -> int:
         claims = claims_of(finished_tables(Path("outputs")))
         with unhurried():
             write_page(claims, FOLDER)
-        console.print(Markdown(verdicts(claims)))
+        console.print(listed(claims))
     console.print(f"written: {FOLDER}/claims.md, claims.csv")
     if failed:
         names = ", ".join(dict.fromkeys(failed))
@@ -127,7 +122,7 @@ def _command(step: Step, arguments: Sequence[str]) -> list[str]:
 
 
 def finished_tables(outputs: Path) -> dict[str, pd.DataFrame]:
-    """Return summaries of what is finished, by the name of the folder.
+    """Return summaries of what is finished, by the name of the experiment.
 
     Args:
         outputs: folder with a folder for each experiment.
@@ -136,9 +131,10 @@ def finished_tables(outputs: Path) -> dict[str, pd.DataFrame]:
         InputError: two simulated runs of the same seed and settings disagree.
     """
     found = {}
-    for name in dict.fromkeys(step.table for step in PLAN):
-        if next((outputs / name).rglob(SUMMARY_FILE), None):
-            runs = [run for run in find_runs([outputs / name])[0] if run.rows]
+    for name in dict.fromkeys(step.experiment for step in PLAN):
+        folder = outputs / name.replace("/", "_")
+        if next(folder.rglob(SUMMARY_FILE), None):
+            runs = [run for run in find_runs([folder])[0] if run.rows]
             if runs:
                 found[name] = summarise(frame_of(runs))
     return found
@@ -162,21 +158,37 @@ def verdicts(claims: Sequence[Claim]) -> str:
     Args:
         claims: with results.
     """
-    heads: Mapping[str, str] = {
-        "paper's": "paper's rules",
-        "equal": "equal executions",
-        "search": "with search",
-        "measured": "measured here",
-    }
     lines = [
-        f"| | claim | ratio | paper | {' | '.join(heads[rules] for rules in RULES)} |",
+        f"| | claim | ratio | paper | {' | '.join(_HEADS.values())} |",
         "|--:|---|---|---|---|---|---|---|",
     ]
     for number, claim in enumerate(claims, 1):
-        cells = (claim.text, claim.quantity, claim.paper, *map(claim.verdict, RULES))
+        cells = (claim.text, claim.quantity, claim.paper, *map(claim.verdict, _HEADS))
         lines.append(f"| {number} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
+
+def listed(claims: Sequence[Claim]) -> Table:
+    """Return the verdicts for a terminal, which is too narrow for the columns of `verdicts`.
+
+    Args:
+        claims: with results.
+    """
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right")
+    for number, claim in enumerate(claims, 1):
+        told = {head: claim.verdict(rules) for rules, head in _HEADS.items()}
+        lines = [f"{head:<16}  {verdict}" for head, verdict in told.items() if verdict != "-"]
+        grid.add_row(str(number), "\n".join([claim.text, *lines]))
+    return grid
+
+
+_HEADS: Mapping[str, str] = {
+    "paper's": "paper's rules",
+    "equal": "equal executions",
+    "search": "with search",
+    "measured": "measured here",
+}
 
 _RULE = """
 **How to read a cell.** *Partly: 5 of 8 agree, 2 level, 1 against; 0.83* compares eight settings. A
@@ -185,7 +197,8 @@ are both below 1, or both above. It is *against* if one is below and the other a
 if ours or the paper's is too close to 1 to tell. Ours counts as below or above 1 if its whole 95%
 interval is; with one seed, and for the paper's numbers, if it differs from 1 by at least 1%.
 *Yes*: all agree. *No*: none agrees, or more are against than agree. The last number is the
-geometric mean of our ratios (of tau, the mean). *-*: not run.
+geometric mean of our ratios (of tau, the mean). *Needs*: no verdict yet, because these methods, or
+this whole experiment, were not run. *-*: the claim is not tested under the rules of this column.
 
 **The columns.** *Paper's rules*: the critical path heuristic is the best of 50 runs, and learned
 methods have no search. *Equal executions*: all methods have the same number. *With search*: learned

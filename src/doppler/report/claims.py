@@ -71,25 +71,33 @@ class Claim:
         quantity: what the numbers are.
         paper: the paper's number in words.
         cells: the comparisons; empty if nothing was run.
+        lacking: by the rules under which it can be tested: the experiments that would do, with
+            those methods of each that have no rows.
     """
 
     text: str
     quantity: str
     paper: str
     cells: tuple[Cell, ...]
+    lacking: Mapping[str, Mapping[str, Sequence[str]]]
 
     def verdict(self, rules: str) -> str:
-        """Return a verdict, its outcomes and the mean ratio; ``-`` without results.
+        """Return a verdict, its outcomes and the mean ratio; without results what is missing.
 
         ``partly: 5 of 8 agree, 2 level, 1 against; 0.61``. Yes: all agree. No: none agrees, or more
-        are against than agree.
+        are against than agree. ``needs experiment=paper``: it was not run; ``needs gdp, placeto in
+        experiment=paper``: these methods were not. ``-``: nothing tests the claim by these rules.
 
         Args:
             rules: one of RULES.
         """
         cells = [cell for cell in self.cells if cell.rules == rules]
         if not cells:
-            return "-"
+            ways = [
+                f"{', '.join(methods)} in experiment={name}" if methods else f"experiment={name}"
+                for name, methods in self.lacking.get(rules, {}).items()
+            ]
+            return f"needs {' or '.join(ways)}" if ways else "-"
         counts = Counter(cell.outcome for cell in cells)
         agree = counts["agree"]
         if agree == len(cells):
@@ -107,22 +115,66 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(numbers).mean()) if (numbers > 0).all() else numbers.mean())
 
 
-Tables = Mapping[str, pd.DataFrame]
+class _Results:
+    """Summaries of experiments, which note for one claim what was looked for in vain.
+
+    Attributes:
+        lacking: see `Claim`.
+    """
+
+    def __init__(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        self._tables = tables
+        self.lacking: dict[str, dict[str, list[str]]] = {}
+
+    def settings(
+        self, rules: str, name: str, methods: Sequence[str]
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Each setting that has rows of all methods: in words, its workload, its rows by method.
+
+        Args:
+            rules: one of RULES.
+            name: of the experiment.
+            methods: that are needed.
+        """
+        table = self._tables.get(name)
+        known = set() if table is None else set(table["method"])
+        # Of an experiment that was not run all methods are missing, which need no names.
+        missing = [method for method in methods if method not in known] if known else []
+        noted = self.lacking.setdefault(rules, {}).setdefault(name, [])
+        noted += [method for method in missing if method not in noted]
+        if table is None or missing:
+            return
+        for _, group in table.groupby(_setting_columns(table), sort=False):
+            rows = {row.method: row for row in cast(Any, group.itertuples())}
+            if not rows.keys() >= set(methods):
+                continue
+            first = group.iloc[0]
+            words = f"{first['workload']}, {first['num_devices']} {first['cluster']}"
+            words += f", {first['system']}"
+            if "memory_bytes" in table:
+                words += f", {float(first['memory_bytes']) / 1e9:g} GB"
+            yield words, str(first["workload"]), rows
+
+
 Cells = Iterator[Cell]
 
 
-def claims_of(tables: Tables) -> list[Claim]:
+def claims_of(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Compare all claims with the results that there are.
 
     Args:
-        tables: summaries of experiments by the name of their folder in outputs/, with the columns
-            of `summarise`; ``log_mean`` and ``log_spread`` may be missing.
+        tables: summaries by the name of the experiment, with the columns of `summarise`;
+            ``log_mean`` and ``log_spread`` may be missing.
     """
     known = {name: _prepared(table) for name, table in tables.items()}
-    return [
-        Claim(text=text, quantity=quantity, paper=paper, cells=tuple(cells(known)))
-        for text, quantity, paper, cells in _CLAIMS
-    ]
+    claims = []
+    for text, quantity, paper, cells in _CLAIMS:
+        results = _Results(known)
+        found = tuple(cells(results))
+        claims.append(
+            Claim(text=text, quantity=quantity, paper=paper, cells=found, lacking=results.lacking)
+        )
+    return claims
 
 
 def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
@@ -161,21 +213,6 @@ def _setting_columns(table: pd.DataFrame) -> list[str]:
     return [name for name in (*known, "memory_bytes", "problem") if name in table]
 
 
-def _settings(tables: Tables, name: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each setting of a table, if there is one: in words, its workload, its rows by method."""
-    table = tables.get(name)
-    if table is None:
-        return
-    columns = _setting_columns(table)
-    for _, group in table.groupby(columns, sort=False):
-        rows = {row.method: row for row in cast(Any, group.itertuples())}
-        first = group.iloc[0]
-        words = f"{first['workload']}, {first['num_devices']} {first['cluster']}, {first['system']}"
-        if "memory_bytes" in table:
-            words += f", {float(first['memory_bytes']) / 1e9:g} GB"
-        yield words, str(first["workload"]), rows
-
-
 def _side(value: float, low: float = math.nan, high: float = math.nan) -> int:
     """-1 below 1, 1 above, 0 if that is not sure."""
     if math.isnan(low):
@@ -195,155 +232,142 @@ def _fastest(rows: Mapping[str, Any], methods: Sequence[str]) -> Any:
     return min((rows[name] for name in methods if name in rows), key=lambda row: row.makespan_s)
 
 
-def _beats_baselines(tables: Tables) -> Cells:
+def _beats_baselines(results: _Results) -> Cells:
     """DOPPLER over the best of critical path, Placeto and GDP; critical path alone if measured."""
-    for setting, workload, rows in _settings(tables, "paper"):
-        told = paper_ms(workload)
-        paper = told["doppler"] / min(told[name] for name in ("critical_path", "placeto", "gdp"))
-        for rules, alone in _ALONE.items():
-            ours = f"doppler{alone}"
-            others = (_HEURISTIC[rules], f"placeto{alone}", f"gdp{alone}")
-            if ours in rows and all(name in rows for name in others):
-                ratio = ratio_of(rows[ours], _fastest(rows, others))
-                yield _compared(rules, setting, ratio, paper)
-    yield from _measured(tables, "critical_path", "critical_path")
-
-
-def _measured(tables: Tables, method: str, paper_method: str) -> Cells:
-    """Measured seconds of DOPPLER, all three stages, over those of another method."""
-    for setting, workload, rows in _settings(tables, "main_host"):
-        if {"doppler", method} <= rows.keys():
+    for rules, alone in _ALONE.items():
+        ours, others = f"doppler{alone}", (_HEURISTIC[rules], f"placeto{alone}", f"gdp{alone}")
+        for setting, workload, rows in results.settings(rules, "paper", (ours, *others)):
             told = paper_ms(workload)
-            ratio = ratio_of(rows["doppler"], rows[method])
-            yield _compared("measured", setting, ratio, told["doppler_real"] / told[paper_method])
+            best = min(told[name] for name in ("critical_path", "placeto", "gdp"))
+            ratio = ratio_of(rows[ours], _fastest(rows, others))
+            yield _compared(rules, setting, ratio, told["doppler"] / best)
+    yield from _measured(results, "critical_path", "critical_path")
 
 
-def _beats_enumerative(tables: Tables) -> Cells:
+def _measured(results: _Results, method: str, paper_method: str) -> Cells:
+    """Measured seconds of DOPPLER, all three stages, over those of another method."""
+    for setting, workload, rows in results.settings("measured", "main_host", ("doppler", method)):
+        told = paper_ms(workload)
+        ratio = ratio_of(rows["doppler"], rows[method])
+        yield _compared("measured", setting, ratio, told["doppler_real"] / told[paper_method])
+
+
+def _beats_enumerative(results: _Results) -> Cells:
     """DOPPLER over EnumOpt."""
-    for setting, workload, rows in _settings(tables, "paper"):
-        told = paper_ms(workload)
-        for rules, alone in _ALONE.items():
-            if {f"doppler{alone}", "enumerative"} <= rows.keys():
-                ratio = ratio_of(rows[f"doppler{alone}"], rows["enumerative"])
-                paper = told["doppler"] / told["enumerative"]
-                yield _compared(rules, setting, ratio, paper)
+    for rules, alone in _ALONE.items():
+        names = (f"doppler{alone}", "enumerative")
+        for setting, workload, rows in results.settings(rules, "paper", names):
+            told = paper_ms(workload)
+            ratio = ratio_of(*(rows[name] for name in names))
+            yield _compared(rules, setting, ratio, told["doppler"] / told["enumerative"])
 
 
-def _order(tables: Tables) -> Cells:
+def _order(results: _Results) -> Cells:
     """Kendall's tau between the paper's order of five methods and ours."""
-    for setting, workload, rows in _settings(tables, "paper"):
-        told = paper_ms(workload)
-        for rules, alone in _ALONE.items():
-            names = {
-                "critical_path": _HEURISTIC[rules],
-                "enumerative": "enumerative",
-                **{name: f"{name}{alone}" for name in ("placeto", "gdp", "doppler")},
-            }
-            if all(name in rows for name in names.values()):
-                ours = [rows[name].makespan_s for name in names.values()]
-                tau = float(cast(Any, kendalltau([told[name] for name in names], ours)).statistic)
-                number = Ratio(value=tau, low=math.nan, high=math.nan)
-                outcome = "agree" if tau > _SAME_ORDER - 1e-9 else "level" if tau > 0 else "against"
-                yield Cell(rules=rules, setting=setting, paper=1.0, ours=number, outcome=outcome)
+    for rules, alone in _ALONE.items():
+        names = {
+            "critical_path": _HEURISTIC[rules],
+            "enumerative": "enumerative",
+            **{name: f"{name}{alone}" for name in ("placeto", "gdp", "doppler")},
+        }
+        for setting, workload, rows in results.settings(rules, "paper", tuple(names.values())):
+            told = [paper_ms(workload)[name] for name in names]
+            ours = [rows[name].makespan_s for name in names.values()]
+            tau = float(cast(Any, kendalltau(told, ours)).statistic)
+            number = Ratio(value=tau, low=math.nan, high=math.nan)
+            outcome = "agree" if tau > _SAME_ORDER - 1e-9 else "level" if tau > 0 else "against"
+            yield Cell(rules=rules, setting=setting, paper=1.0, ours=number, outcome=outcome)
 
 
-def _work_conserving(tables: Tables) -> Cells:
+def _work_conserving(results: _Results) -> Cells:
     """Work-conserving over bulk-synchronous makespan, of EnumOpt and of a strong search."""
-    methods = {"equal": "enumerative", "search": "cluster_then_anneal"}
-    by_workload: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for setting, workload, rows in _settings(tables, "wc_vs_sync"):
-        by_workload.setdefault(workload, {})[setting.rsplit(", ", 1)[-1]] = rows
-    for workload, systems in by_workload.items():
-        for rules, method in methods.items():
-            found = [systems.get(name, {}) for name in ("work_conserving", "bulk_synchronous")]
-            if all(method in rows for rows in found):
+    for rules, method in {"equal": "enumerative", "search": "cluster_then_anneal"}.items():
+        by_workload: dict[str, dict[str, Any]] = {}
+        for _, workload, rows in results.settings(rules, "wc_vs_sync", (method,)):
+            by_workload.setdefault(workload, {})[rows[method].system] = rows[method]
+        for workload, row in by_workload.items():
+            if {"work_conserving", "bulk_synchronous"} <= row.keys():
                 barriers, free = PAPER_SYNCHRONOUS_MS.get(workload, (math.nan, math.nan))
-                ratio = ratio_of(*(rows[method] for rows in found))
+                ratio = ratio_of(row["work_conserving"], row["bulk_synchronous"])
                 yield _compared(rules, f"{workload}, {method}", ratio, free / barriers)
 
 
-def _both_policies(tables: Tables) -> Cells:
+def _both_policies(results: _Results) -> Cells:
     """Both policies learned over one of them learned."""
-    for setting, workload, rows in _settings(tables, "ablation_policies"):
-        both, *single = PAPER_POLICIES_MS[workload]
-        for rules, ending in _GREEDY.items():
-            names = [f"doppler{ending}", f"doppler_sel_only{ending}", f"doppler_plc_only{ending}"]
-            if all(name in rows for name in names):
-                for name, paper, what in zip(names[1:], single, ("SEL", "PLC"), strict=True):
-                    ratio = ratio_of(rows[names[0]], rows[name])
-                    yield _compared(rules, f"{setting}, only {what}", ratio, both / paper)
+    for rules, ending in _GREEDY.items():
+        names = [f"doppler{ending}", f"doppler_sel_only{ending}", f"doppler_plc_only{ending}"]
+        for setting, workload, rows in results.settings(rules, "ablation/policies", names):
+            both, *single = PAPER_POLICIES_MS[workload]
+            for name, paper, what in zip(names[1:], single, ("SEL", "PLC"), strict=True):
+                ratio = ratio_of(rows[names[0]], rows[name])
+                yield _compared(rules, f"{setting}, only {what}", ratio, both / paper)
 
 
-def _stages(tables: Tables) -> Cells:
+def _stages(results: _Results) -> Cells:
     """Both simulated stages over one of them; measured: all three over the first two."""
-    for setting, _, rows in _settings(tables, "ablation_stages"):
-        for rules, ending in _GREEDY.items():
-            pairs = {"only stage II": f"doppler_stage_two{ending}"}
-            if rules == "equal":
-                pairs["only stage I"] = "doppler imitation"
-            for what, name in pairs.items():
-                if {f"doppler{ending}", name} <= rows.keys():
-                    ratio = ratio_of(rows[f"doppler{ending}"], rows[name])
-                    yield _compared(rules, f"{setting}, {what}", ratio)
-    yield from _measured(tables, "doppler stage II", "doppler")
+    for rules, ours, other, what in (
+        ("equal", "doppler greedy", "doppler_stage_two greedy", "only stage II"),
+        ("equal", "doppler greedy", "doppler imitation", "only stage I"),
+        ("search", "doppler", "doppler_stage_two", "only stage II"),
+    ):
+        for setting, _, rows in results.settings(rules, "ablation/stages", (ours, other)):
+            yield _compared(rules, f"{setting}, {what}", ratio_of(rows[ours], rows[other]))
+    yield from _measured(results, "doppler stage II", "doppler")
 
 
-def _encoded_once(tables: Tables) -> Cells:
+def _encoded_once(results: _Results) -> Cells:
     """The graph encoded once per episode over encoded at every step; up to 1% more agrees."""
-    for setting, _, rows in _settings(tables, "ablation_message_passing"):
-        for rules, ending in _GREEDY.items():
-            once, always = f"doppler{ending}", f"doppler_per_step{ending}"
-            if {once, always} <= rows.keys():
-                ours = ratio_of(rows[once], rows[always])
-                outcome = "agree" if ours.value <= 1.0 + _LEVEL else "against"
-                yield Cell(rules=rules, setting=setting, paper=1.01, ours=ours, outcome=outcome)
+    for rules, ending in _GREEDY.items():
+        names = (f"doppler{ending}", f"doppler_per_step{ending}")
+        for setting, _, rows in results.settings(rules, "ablation/message_passing", names):
+            ours = ratio_of(*(rows[name] for name in names))
+            outcome = "agree" if ours.value <= 1.0 + _LEVEL else "against"
+            yield Cell(rules=rules, setting=setting, paper=1.01, ours=ours, outcome=outcome)
 
 
-def _cheap_episodes(tables: Tables) -> Cells:
+def _cheap_episodes(results: _Results) -> Cells:
     """Seconds of training for each execution: DOPPLER over Placeto, and over GDP."""
-    for setting, workload, rows in _settings(tables, "paper"):
-        ours, placeto = PAPER_EPISODE_S[workload]
-        for other, paper in (("placeto", ours / placeto), ("gdp", math.nan)):
-            if {"doppler_unaided", f"{other}_unaided"} <= rows.keys():
-                one, two = (
-                    rows[name].wall_s / rows[name].evaluations
-                    for name in ("doppler_unaided", f"{other}_unaided")
-                )
-                number = Ratio(value=one / two, low=math.nan, high=math.nan)
-                yield _compared("equal", f"{setting}, {other}", number, paper)
+    for other in ("placeto", "gdp"):
+        names = ("doppler_unaided", f"{other}_unaided")
+        for setting, workload, rows in results.settings("equal", "paper", names):
+            ours, placeto = PAPER_EPISODE_S[workload]
+            one, two = (rows[name].wall_s / rows[name].evaluations for name in names)
+            number = Ratio(value=one / two, low=math.nan, high=math.nan)
+            paper = ours / placeto if other == "placeto" else math.nan
+            yield _compared("equal", f"{setting}, {other}", number, paper)
 
 
-def _other_machines(tables: Tables) -> Cells:
+def _other_machines(results: _Results) -> Cells:
     """DOPPLER over the best of critical path, Placeto, GDP and EnumOpt on other machines."""
-    for name in ("main_8dev", "fewer_devices", "memory_limits"):
-        for setting, _, rows in _settings(tables, name):
-            if setting.split(", ")[1].startswith("1 "):
-                continue  # nothing to place on one device
-            if name == "memory_limits" and "16 GB" in setting:
-                continue  # no limit
-            for rules, ending in _GREEDY.items():
-                learned = (f"placeto{ending}", f"gdp{ending}")
-                others = [one for one in ("critical_path", "enumerative", *learned) if one in rows]
-                if f"doppler{ending}" in rows and others:
-                    ratio = ratio_of(rows[f"doppler{ending}"], _fastest(rows, others))
+    for rules, ending in _GREEDY.items():
+        ours = f"doppler{ending}"
+        known = ("critical_path", "enumerative", f"placeto{ending}", f"gdp{ending}")
+        for name in ("main_8dev", "fewer_devices", "memory_limits"):
+            for setting, _, rows in results.settings(rules, name, (ours,)):
+                if setting.split(", ")[1].startswith("1 "):
+                    continue  # nothing to place on one device
+                if name == "memory_limits" and "16 GB" in setting:
+                    continue  # no limit
+                if others := [one for one in known if one in rows]:
+                    ratio = ratio_of(rows[ours], _fastest(rows, others))
                     yield _compared(rules, setting, ratio)
 
 
-def _transfer(tables: Tables) -> Cells:
+def _transfer(results: _Results) -> Cells:
     """A policy of another workload or machine after a few episodes, over a list scheduler."""
     for name, method, source in (
         ("transfer", "doppler_few_shot", "from another workload"),
         ("transfer_machines", "doppler_few_shot_machine", "from another machine"),
     ):
-        for setting, _, rows in _settings(tables, name):
-            for rules, ending in _GREEDY.items():
-                if {f"{method}{ending}", "etf"} <= rows.keys():
-                    ratio = ratio_of(rows[f"{method}{ending}"], rows["etf"])
-                    yield _compared(rules, f"{setting}, {source}", ratio)
+        for rules, ending in _GREEDY.items():
+            names = (f"{method}{ending}", "etf")
+            for setting, _, rows in results.settings(rules, name, names):
+                ratio = ratio_of(*(rows[one] for one in names))
+                yield _compared(rules, f"{setting}, {source}", ratio)
 
 
 # Text, what the numbers are, what the paper prints, and the comparisons.
-_CLAIMS: tuple[tuple[str, str, str, Callable[[Tables], Cells]], ...] = (
+_CLAIMS: tuple[tuple[str, str, str, Callable[[_Results], Cells]], ...] = (
     (
         "DOPPLER is faster than critical path, Placeto and GDP",
         "DOPPLER / best of the three",
