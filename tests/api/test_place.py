@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -177,6 +178,50 @@ class Asking:
 
     def place(self, session, rng):
         return RoundRobin().place(session, rng)
+
+
+def test_a_graph_stays_on_one_device_where_nothing_faster_is_found(tmp_path):
+    graph = synthetic(family="layered", num_ops=40, transfer_ratio=10.0, seed=1)
+    searched = doppler.place(graph, cluster="h100x8", method="heft", evaluations=1)
+    assert searched.makespan_s > searched.single_device_s and searched.beaten_s is None
+    placed = doppler.place(graph, cluster="h100x8", evaluations=1)
+    assert placed.makespan_s == placed.single_device_s == searched.single_device_s
+    assert placed.beaten_s > placed.makespan_s and set(placed.placement.device.tolist()) == {0}
+    assert repr(doppler.Placed.load(placed.save(tmp_path))) == repr(placed)
+
+
+def test_where_executions_differ_one_device_is_executed_as_often_as_the_best(placed):
+    noisy = WorkConserving(noise=0.2)
+    seconds = [
+        doppler.place(
+            placed.problem.graph, cluster="p100x4", method="single_device", system=noisy, seed=seed
+        )
+        for seed in range(3)
+    ]
+    assert all(one.single_device_s == one.makespan_s for one in seconds)
+
+
+class Slow(Threads):
+    """Executions of half a second, which no limit interrupts."""
+
+    def open(self, problem):
+        time.sleep(0.5)
+        return super().open(problem)
+
+
+@pytest.mark.parametrize("system", [None, Slow()])
+def test_it_says_when_it_took_much_longer_than_asked(system, tmp_path):
+    graph = load_workload(program=str(REPOSITORY / "workloads/chainmm.einsum"), preset="small")
+    options = {"cluster": "host", "system": system, "method": "single_device"}
+    placed = doppler.place(graph, seconds=0.4, **options)
+    assert placed.limit_s == 0.4
+    assert repr(placed).count(" s (asked for: 0.4 s)\n") == (system is not None)
+    assert repr(doppler.Placed.load(placed.save(tmp_path))) == repr(placed).replace(
+        "measured", "simulated"
+    )
+    compiled = replace(placed, seconds=9.3, phases={"compile": 9.0, "search": 0.3})
+    assert "asked for" not in repr(compiled)
+    assert doppler.place(graph, evaluations=1, **options).limit_s is None
 
 
 def test_a_baseline_and_a_simulator_of_ones_own(placed):

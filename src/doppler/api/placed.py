@@ -45,8 +45,12 @@ MODULE_FILE = "module.pt"
 # Fields of found.json about the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "by_bytes", "cut_short")
+# Fields of found.json that may be null.
+_OPTIONAL = ("limit_s", "beaten_s")
 # Fields that older files lack.
-_LATER = ("memory", "system", "by_bytes")
+_LATER = ("memory", "system", "by_bytes", *_OPTIONAL)
+# The share by which a call may exceed its limit before that is worth a word.
+_OVERRUN = 0.1
 # Fields of a simulator that the caller chose.
 _RULES = ("queue", "contention", "streams", "noise")
 
@@ -65,6 +69,9 @@ class Placed:
         method: what searched.
         evaluations: executions that the search used.
         seconds: wall time of the whole call.
+        limit_s: what was asked for it, compilation not included; None: no limit.
+        beaten_s: makespan of the best placement that the search found, if the whole model on one
+            device is faster and is therefore the placement.
         phases: wall time of its parts, by name.
         cut_short: what was left out for lack of time, a line each.
         whole: ops of a torch module that are not split, a line each.
@@ -81,6 +88,8 @@ class Placed:
     method: str
     evaluations: int
     seconds: float
+    limit_s: float | None = None
+    beaten_s: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     cut_short: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
@@ -184,7 +193,7 @@ class Placed:
         save_gantt(self.trace, directory / "schedule.png", title=self._title)
         write_atomically(directory / "explanation.txt", self.explain() + "\n")
         write_atomically(directory / "placed.json", json.dumps(dict(self._rows), indent=1) + "\n")
-        found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS)}
+        found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS, *_OPTIONAL)}
         if self.single_device_s == float("inf"):
             found["single_device_s"] = None
         memory = _memory_of(self.system)
@@ -253,17 +262,31 @@ class Placed:
         parts = [f"{name} {seconds:.1f}" for name, seconds in self.phases.items()]
         return "; ".join([", ".join(parts), *self.cut_short])
 
+    @property
+    def _effort_text(self) -> str:
+        """What the search used, and by how much it went beyond the limit."""
+        text = f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"
+        limit_s, counted_s = self.limit_s, self.seconds - self.phases.get("compile", 0.0)
+        if limit_s is None or counted_s <= (1.0 + _OVERRUN) * limit_s:
+            return text
+        return f"{text} (asked for: {limit_s:g} s)"
+
+    @property
+    def _one_device_text(self) -> str:
+        if self.single_device_s == float("inf"):
+            return "has too little memory"
+        if self.beaten_s is None:
+            told = _compared(self.speed_up)
+        else:
+            told = "used, because the best that the search found takes "
+            told += format_seconds(self.beaten_s)
+        return f"{format_seconds(self.single_device_s)} ({told})"
+
     @cached_property
     def _rows(self) -> list[tuple[str, str]]:
         graph = self.problem.graph
         gap = gap_over(self.lower_bound_s, self.makespan_s)
         bound = f"{format_seconds(self.lower_bound_s)} ({self.bound.name})"
-        fits = self.single_device_s < float("inf")
-        one = (
-            f"{format_seconds(self.single_device_s)} ({_compared(self.speed_up)})"
-            if fits
-            else "has too little memory"
-        )
         return [
             ("ops", f"{graph.num_ops:,}, {graph.num_edges:,} edges"),
             ("makespan", f"{format_seconds(self.makespan_s)}, {self.system.kind}"),
@@ -271,14 +294,14 @@ class Placed:
                 "lower bound",
                 f"{bound}, gap {gap:.1%}",
             ),
-            ("one device", one),
+            ("one device", self._one_device_text),
             ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
             *(
                 [("offloaded", f"{bytes_text(self.offloaded_bytes)} to the memory of the host")]
                 if self.offloaded_bytes
                 else []
             ),
-            ("found by", f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"),
+            ("found by", self._effort_text),
             *([("seconds", self._phases_text)] if self.phases else []),
         ]
 
@@ -325,8 +348,9 @@ def _check_found(found: dict[str, Any]) -> None:
         raise fault("phases", "an object", found["phases"])
     times = {f"phases.{name}": seconds for name, seconds in found["phases"].items()}
     times |= {key: found[key] for key in ("makespan_s", "seconds")}
-    if found["single_device_s"] is not None:  # None: one device has too little memory
-        times["single_device_s"] = found["single_device_s"]
+    for key in ("single_device_s", *_OPTIONAL):  # None: too little memory; or see `Placed`
+        if found.get(key) is not None:
+            times[key] = found[key]
     for where, seconds in times.items():
         if read_number(seconds, where) < 0:
             raise fault(where, "seconds", seconds)
@@ -343,4 +367,7 @@ def _compared(speed_up: float) -> str:
     """Say how much faster or slower a placement is than one device."""
     if speed_up >= 1.0:
         return f"{speed_up:.2f} times faster"
-    return f"{1.0 / speed_up:.2f} times slower: use one device, or another decomposition"
+    return (
+        f"{1.0 / speed_up:.2f} times slower: use one device, as method=auto with "
+        "decomposition=auto does"
+    )

@@ -1,6 +1,6 @@
 """Modules in doppler.place and doppler.execute, as a user calls them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from torch import nn
 import doppler
 from doppler.cluster import preset
 from doppler.executor import Threads
+from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
@@ -69,6 +70,60 @@ def test_a_small_model_is_not_split(module, placed):
     assert alone.problem.num_ops < placed.problem.num_ops
     assert alone.makespan_s <= min(placed.makespan_s, alone.single_device_s)
     assert alone.single_device_s == placed.single_device_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowded(WorkConserving):
+    """A machine on which every further device slows all of them down, which no split expects."""
+
+    def open(self, problem):
+        return CrowdedSession(super().open(problem))
+
+
+class CrowdedSession:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.inner.__exit__(*exc)
+
+    def measure(self, device_BV, *args, **options):
+        found = self.inner.measure(device_BV, *args, **options)
+        used_B = np.array([len(set(row)) for row in device_BV.tolist()])
+        return replace(found, seconds=found.seconds * 4.0 ** (used_B[:, None] - 1))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("method", ["auto", "policy"])
+def test_where_one_device_is_faster_the_module_is_placed_whole_on_it(method, noise, tmp_path):
+    wide = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512))
+    x, crowded = torch.randn(256, 512), Crowded(noise=noise)
+    fast = doppler.place(wide, x, "p100x4", evaluations=4)
+    placed = doppler.place(wide, x, "p100x4", evaluations=4, method=method, system=crowded)
+    assert fast.problem.num_ops > placed.problem.num_ops and fast.beaten_s is None
+    assert len(set(placed.placement.device.tolist())) == 1 and placed.evaluations <= 4
+    assert placed.makespan_s == placed.single_device_s < placed.beaten_s
+    assert noise or placed.lower_bound_s <= placed.makespan_s
+    assert "(used, because the best that the search found takes " in repr(placed)
+    torch.testing.assert_close(doppler.execute(placed, x), wide(x).detach(), rtol=1e-4, atol=1e-4)
+    assert repr(doppler.Placed.load(placed.save(tmp_path))) == repr(placed)
+
+
+@pytest.mark.parametrize("forced", [{"decomposition": "published"}, {"method": "round_robin"}])
+def test_a_split_or_method_that_is_asked_for_is_kept_with_a_word(forced):
+    wide = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512))
+    placed = doppler.place(
+        wide, torch.randn(256, 512), "p100x4", evaluations=1, system=Crowded(), **forced
+    )
+    assert placed.beaten_s is None and placed.makespan_s > placed.single_device_s
+    told = "times slower: use one device, as method=auto with decomposition=auto does)"
+    assert told in repr(placed)
 
 
 def test_it_says_what_is_not_split():
