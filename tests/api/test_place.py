@@ -224,6 +224,23 @@ def test_it_says_when_it_took_much_longer_than_asked(system, tmp_path):
     assert doppler.place(graph, evaluations=1, **options).limit_s is None
 
 
+def test_a_number_of_devices(graph, tmp_path):
+    def named(cluster, **options) -> tuple[str, int]:
+        placed = doppler.place(graph, cluster=cluster, method="heft", evaluations=1, **options)
+        return placed.problem.cluster.name, placed.problem.num_devices
+
+    assert named("h100x8", num_devices=2) == ("h100x8", 2)
+    assert named("host", num_devices=3) == ("host", 3)
+    path = tmp_path / "mine.yaml"
+    path.write_text("_target_: doppler.cluster.preset\nname: p100x4\nnum_devices: 3\n")
+    assert named(path) == ("p100x4", 3)
+    assert named(path, num_devices=2) == ("p100x4", 2)
+    machine = preset(name="p100x4")
+    assert named(machine, num_devices=4) == ("p100x4", 4)
+    with pytest.raises(InputError, match=r"^num_devices: 2, but the cluster has 4 devices: "):
+        named(machine, num_devices=2)
+
+
 def test_a_baseline_and_a_simulator_of_ones_own(placed):
     graph = placed.problem.graph
     own = doppler.place(graph, cluster="p100x4", method=Asking(), system=BulkSynchronous())
@@ -334,6 +351,7 @@ def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
         ),
         ({"method": [KeepToHosts()]}, "chainmm: no step of the method executed a placement"),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
+        ({"num_devices": 0}, "place.num_devices: must be a whole number of at least 1"),
         ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: give exactly one of them, got 5 and 0.1"),
         (

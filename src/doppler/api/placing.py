@@ -55,7 +55,7 @@ from doppler.search import (
     suited,
 )
 from doppler.support.errors import InputError
-from doppler.support.options import Count, PositiveSeconds, Seed, checked
+from doppler.support.options import Count, Devices, PositiveSeconds, Seed, checked
 from doppler.support.phases import Phases
 from doppler.support.stopping import Stopped
 from doppler.system import MemoryMode, Refuse, Session, System
@@ -87,6 +87,7 @@ def place(
     seconds: PositiveSeconds | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
+    num_devices: Devices | None = None,
     evaluations: Count | None = None,
     method: str | Baseline | Sequence[SearchStep] = "auto",
     policy: Policy | str | Path | None = None,
@@ -117,6 +118,7 @@ def place(
             search gets at least a fifth and ends early at the lower bound. Compilation is not
             counted (`doppler warm`).
         example_kwargs: keyword arguments of the module, beside a tuple of positional ones.
+        num_devices: of the machine, instead of those that its preset, ``host`` or file has.
         evaluations: limit in executions of placements instead of seconds. In the simulator, equal
             seeds then find equal placements.
         method: ``auto``: clusterings and list schedulers, then annealing from the best; with
@@ -151,7 +153,12 @@ def place(
     if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget, phases = Budget(evaluations=evaluations, seconds=seconds), Phases(seconds)
-    machine = resolve_cluster(cluster, for_module=not isinstance(model, DataflowGraph), trust=trust)
+    machine = resolve_cluster(
+        cluster,
+        num_devices=num_devices,
+        for_module=not isinstance(model, DataflowGraph),
+        trust=trust,
+    )
     machine = machine.with_memory(memory_bytes)
     make_steps = _chosen(method, policy, budget)
     mode = memory_mode(memory) if isinstance(memory, str) else memory

@@ -16,7 +16,12 @@ TARGET = "_target_"
 
 
 def build_described(
-    path: str | Path, what: str, makers: Mapping[str, Callable[..., Any]], *, trust: bool = False
+    path: str | Path,
+    what: str,
+    makers: Mapping[str, Callable[..., Any]],
+    *,
+    trust: bool = False,
+    given: Mapping[str, Any] | None = None,
 ) -> Any:
     """Call the function that a file names, with the arguments that the file gives.
 
@@ -26,6 +31,7 @@ def build_described(
         makers: functions that the file may name, by dotted name; they take plain data.
         trust: whether the file may name any class or function that can be imported, at any depth,
             and interpolate values. Such a file may execute code.
+        given: arguments that replace those of the file.
 
     Raises:
         InputError: names the file, and the target or the key.
@@ -33,6 +39,7 @@ def build_described(
     described = read_yaml(path)
     if not isinstance(described, dict) or TARGET not in described:
         raise InputError(f"{path}: does not describe a {what}: it has no {TARGET}")
+    described |= given or {}
     target = str(described[TARGET])
     if trust and target not in makers:
         return _instantiate(path, described)
