@@ -162,6 +162,8 @@ class Placed:
     def device_map(self, *, nearest: bool = False) -> dict[str, int]:
         """Return the device of each submodule in the format of accelerate.
 
+        A warning says why if the map has one device, but the placement several.
+
         Args:
             nearest: put a module whose ops are on several devices on the one with most of it, if a
                 map cannot divide it. The result is another placement, with another makespan.

@@ -209,13 +209,38 @@ def test_maps_that_cannot_run_are_noticed():
         run_apart(make, inputs, {"left": 0, "right": 1})
 
 
-def test_refusals_name_the_module_and_the_remedy():
-    def on(name: str, device_of) -> dict[str, int]:
-        _, _, placed = placed_at_random(name, 0)
-        device = np.array([device_of(one) for one in placed.problem.graph.ops.names])
-        placement = Placement.make(placed.problem, device, placed.placement.priority)
-        return replace(placed, placement=placement).device_map()
+def on(name: str, device_of, **options) -> dict[str, int]:
+    """The map of a model whose ops are on the devices that a function gives by their names."""
+    _, _, placed = placed_at_random(name, 0)
+    device = np.array([device_of(one) for one in placed.problem.graph.ops.names])
+    placement = Placement.make(placed.problem, device, placed.placement.priority)
+    return replace(placed, placement=placement).device_map(**options)
 
+
+@pytest.mark.parametrize(
+    ("name", "device_of", "why"),
+    [
+        (
+            "scores",
+            lambda op: int("right" in op),
+            "the forward of the module itself joins results of devices 0, 1, "
+            "which accelerate cannot run",
+        ),
+        ("scores", lambda op: int("addmm" not in op), "ops on the others read no parameters"),
+        ("towers", lambda op: int("right" in op), None),
+        ("towers", lambda op: 1, None),
+    ],
+)
+def test_a_map_to_one_device_says_why_if_the_placement_uses_several(name, device_of, why, caplog):
+    devices = on(name, device_of, nearest=True)
+    assert len(set(devices.values())) == 1 or why is None
+    told = "device_map: all modules are on device 0, though the placement uses devices 0, 1: "
+    assert [record.getMessage() for record in caplog.records if "device_map" in record.name] == (
+        [] if why is None else [told + why]
+    )
+
+
+def test_refusals_name_the_module_and_the_remedy():
     assert on("towers", lambda op: int("right" in op)) == {"left": 0, "right": 1}
     for name, told in [
         ("scores", "the forward of the module itself joins results of devices 0, 1"),

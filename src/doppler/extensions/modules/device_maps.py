@@ -6,6 +6,7 @@ parameter or buffer itself is never divided. If a module is divided, results of 
 devices must not meet in its forward (see `Structure`).
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -23,6 +24,8 @@ def device_map(
 ) -> dict[str, int]:
     """Return the device of each part, by its path; parts are the largest submodules on one device.
 
+    A warning says so and why if all parts are on one device, but the ops of the placement are not.
+
     Args:
         graph: of the module.
         placement: of its ops.
@@ -34,16 +37,27 @@ def device_map(
         InputError: names a module that the placement divides and that cannot be divided.
     """
     wanted = _devices(graph, placement, binding)
-    for name, devices in {} if nearest else wanted.items():
-        if len(devices) > 1:
-            raise InputError(
-                f"device_map: {name!r} is on devices {_listed(devices)}: the placement divides "
-                f"modules. decomposition=doppler.einsum.Given() splits no op; {_REMEDY}"
-            )
+    divided = {name: devices for name, devices in wanted.items() if len(devices) > 1}
+    for name, devices in {} if nearest else divided.items():
+        raise InputError(
+            f"device_map: {name!r} is on devices {_listed(devices)}: the placement divides "
+            f"modules. decomposition=doppler.einsum.Given() splits no op; {_REMEDY}"
+        )
     parts = _Parts(binding.structure, wanted, nearest)
     parts.keep_wholes_together()
     parts.keep_results_together()
-    return parts.largest()
+    found = parts.largest()
+    used = set(placement.device.tolist())
+    if len(set(found.values())) == 1 < len(used):
+        reasons = [f"{name!r} is on devices {_listed(one)}" for name, one in divided.items()]
+        reasons = [*parts.joined, *reasons, "ops on the others read no parameters"]
+        logging.getLogger(__name__).warning(
+            "device_map: all modules are on device %d, though the placement uses devices %s: %s",
+            next(iter(found.values())),
+            _listed(used),
+            reasons[0],
+        )
+    return found
 
 
 def _devices(
@@ -67,12 +81,17 @@ def _devices(
 
 
 class _Parts:
-    """Submodules that are on one device each; merged until a forward can run."""
+    """Submodules that are on one device each; merged until a forward can run.
+
+    Attributes:
+        joined: why parts on several devices were put on one, a line each.
+    """
 
     def __init__(
         self, structure: Structure, wanted: Mapping[str, Counter[int]], nearest: bool
     ) -> None:
         self._structure, self._nearest = structure, nearest
+        self.joined: list[str] = []
         self._bytes: Counter[str] = Counter()
         held: dict[str, Counter[int]] = {}  # bytes on each device, by the submodule with them
         for name, size in structure.tensors.items():
@@ -206,11 +225,11 @@ class _Parts:
 
     def _expect_one(self, devices: Iterable[int], what: str) -> None:
         numbers = set(devices)
-        if len(numbers) > 1 and not self._nearest:
-            raise InputError(
-                f"device_map: {what} devices {_listed(numbers)}, which accelerate cannot run; "
-                f"{_REMEDY}"
-            )
+        if len(numbers) > 1:
+            why = f"{what} devices {_listed(numbers)}, which accelerate cannot run"
+            if not self._nearest:
+                raise InputError(f"device_map: {why}; {_REMEDY}")
+            self.joined.append(why)
 
 
 def _holder(name: str) -> str:
