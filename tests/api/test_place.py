@@ -19,9 +19,11 @@ from doppler.baselines import HEFT, Clustering, RoundRobin
 from doppler.cluster import host, preset
 from doppler.cluster.machine import on_hosts
 from doppler.einsum import load_workload
-from doppler.env import make_view
+from doppler.env import OP_FEATURES, make_view
 from doppler.executor import Threads
 from doppler.graph import DataflowGraph, load_graph, synthetic
+from doppler.policies import OnePassPolicy
+from doppler.policies.weights import load_policy_weights
 from doppler.problem import Placement, build
 from doppler.search import (
     AnnealFromBest,
@@ -239,6 +241,32 @@ def test_a_number_of_devices(graph, tmp_path):
     assert named(machine, num_devices=4) == ("p100x4", 4)
     with pytest.raises(InputError, match=r"^num_devices: 2, but the cluster has 4 devices: "):
         named(machine, num_devices=2)
+
+
+class PerOp(OnePassPolicy):
+    """A policy of a user's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(len(OP_FEATURES), 4)
+
+    def scores(self, view):
+        return self.net(torch.from_numpy(view.op_features))
+
+
+def test_a_policy_of_ones_own_places_with_its_weights_and_not_from_a_path(placed, tmp_path):
+    policy, path = PerOp(), tmp_path / "mine.ckpt"
+    weights = {f"policy.{name}": torch.zeros_like(one) for name, one in policy.state_dict().items()}
+    torch.save({"state_dict": weights}, path)
+    options = {"cluster": "p100x4", "method": "policy", "evaluations": 3}
+    with pytest.raises(InputError) as error:
+        doppler.place(placed.problem.graph, policy=path, **options)
+    told = f"{path}: weights of another policy: a path is for policy=doppler as conf/policy has it."
+    assert str(error.value).startswith(told) and "load_policy_weights" in str(error.value)
+    load_policy_weights(policy, path)
+    assert not any(one.any() for one in policy.parameters())
+    found = doppler.place(placed.problem.graph, policy=policy, **options)
+    assert found.makespan_s < found.single_device_s
 
 
 def test_a_baseline_and_a_simulator_of_ones_own(placed):

@@ -126,8 +126,9 @@ def place(
             (docs/large.md). ``policy``: episodes of a policy, a search on estimates, then
             annealing. Or the name of a baseline in conf/baseline, a baseline object, or a list of
             search steps (`doppler.search`).
-        policy: for ``method="policy"``: a checkpoint or a policy, instead of the one that comes
-            with the package (docs/pretrained.md).
+        policy: for ``method="policy"``, instead of the one that comes with the package
+            (docs/pretrained.md): a checkpoint of DOPPLER's policy; or a policy of any class, with
+            the weights that it has (`doppler.policies.weights.load_policy_weights`).
         decomposition: how the module's ops are split into blocks. ``auto`` splits by expected time,
             and splits nothing if that is as good. If it is ``auto`` and the method ``auto`` or
             ``policy``, the whole model stays on one device if that is faster than all else that was

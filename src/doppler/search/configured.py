@@ -23,6 +23,13 @@ from doppler.search.steps import PlaceAgain, PlaceOnce
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 
+# A checkpoint does not say which class its weights belong to, nor could that be imported unasked.
+_OF_ANOTHER = "weights of another policy"
+_REMEDY = (
+    "a path is for policy=doppler as conf/policy has it. In Python, build yours, call "
+    "doppler.policies.weights.load_policy_weights(yours, path), and give policy=yours; or use "
+    "doppler run stage=inference policy=NAME stage.init_from=PATH"
+)
 # The baseline that method="auto" selects.
 _AUTO = "portfolio"
 
@@ -141,5 +148,10 @@ def load_policy(weights: str | Path | None = PRETRAINED) -> Policy:
     cfg = OmegaConf.load(resource("conf") / "policy" / "doppler.yaml")
     policy = instantiate(cfg.build)
     if weights is not None:
-        load_policy_weights(policy, weights)
+        try:
+            load_policy_weights(policy, weights)
+        except InputError as error:
+            if _OF_ANOTHER not in str(error):
+                raise
+            raise InputError(f"{weights}: {_OF_ANOTHER}: {_REMEDY}") from None
     return policy
