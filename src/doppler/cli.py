@@ -115,6 +115,7 @@ FUNCTION returns a torch module and a tuple of example inputs, and optionally a 
 keyword inputs. It is called on the meta device. GRAPH is a file in a format of docs/formats.md.
 
 save=DIRECTORY   where to write the placement, by default outputs/place/<model>-<cluster>
+                 (doppler.Placed.load(DIRECTORY, module=...) of Python executes it)
 --trust          let the file of cluster= execute code
 
 All other options are those of doppler.place:"""

@@ -37,6 +37,9 @@ from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.usage import bytes_text
 
 if TYPE_CHECKING:
+    from torch import nn
+    from torch.export import ExportedProgram
+
     from doppler.extensions.memory import MemoryPlan
     from doppler.extensions.modules import Binding
 
@@ -211,7 +214,13 @@ class Placed:
         return directory
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust: bool = False) -> "Placed":
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        module: "nn.Module | ExportedProgram | None" = None,
+        trust: bool = False,
+    ) -> "Placed":
         """Read what `save` wrote.
 
         The system is the simulator with the rules that it had. A placement for another system gets
@@ -219,11 +228,14 @@ class Placed:
 
         Args:
             directory: that `save` wrote to.
+            module: the torch module that was placed, whose parameters then are those of the
+                placement. Needed to execute what was saved without values, as by ``doppler place``.
             trust: allow your own classes among the module's inputs and outputs; their modules are
                 imported.
 
         Raises:
-            InputError: a file is missing, damaged, or belongs to another placement.
+            InputError: a file is missing, damaged, or belongs to another placement; or the module
+                does not compute what was placed.
         """
         directory = Path(directory)
         path = directory / "found.json"
@@ -249,7 +261,7 @@ class Placed:
             bound=lower_bound(
                 problem, streams=system.streams, shares=getattr(system, "shares", False)
             ),
-            binding=_load_binding(directory, problem.graph, trust=trust),
+            binding=_load_binding(directory, problem.graph, module, trust=trust),
             **texts,
             **found,
         )
@@ -358,11 +370,19 @@ def _check_found(found: dict[str, Any]) -> None:
             raise fault(where, "seconds", seconds)
 
 
-def _load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> "Binding | None":
+def _load_binding(
+    directory: Path,
+    graph: DataflowGraph,
+    module: "nn.Module | ExportedProgram | None",
+    *,
+    trust: bool,
+) -> "Binding | None":
     if not (directory / MODULE_FILE).exists():
+        if module is not None:
+            raise InputError(f"{directory}: no torch module was placed, so it takes none")
         return None
     modules = extension("modules.saving_bindings", "a torch module")
-    return modules.load_binding(directory, graph, trust=trust)
+    return modules.load_binding(directory, graph, module=module, trust=trust)
 
 
 def _compared(speed_up: float) -> str:

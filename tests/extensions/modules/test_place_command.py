@@ -4,7 +4,10 @@ import json
 import sys
 
 import pytest
+import torch
+from torch import nn
 
+import doppler
 from doppler.cli import main
 
 MODEL = """
@@ -34,6 +37,16 @@ def test_place_prints_and_saves_what_it_found(model, capsys):
     assert shown.endswith("written: here\n")
     kept = json.loads((model / "here/placement.json").read_text())
     assert kept["makespan_s"] > 0
+
+
+def test_what_the_command_saved_runs_with_the_module(model, capsys):
+    words = ["cluster=p100x4", "num_devices=2", "evaluations=2", "decomposition=published"]
+    assert main(["place", "model.py:plain", "save=here", *words]) == 0
+    assert capsys.readouterr().out.startswith("Sequential on p100x4 (2 devices)\n")
+    module, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(8, 64)
+    placed = doppler.Placed.load("here", module=module)
+    with torch.no_grad():
+        torch.testing.assert_close(doppler.execute(placed, x), module(x))
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,14 @@ def test_classes_of_others_need_trust_and_files_of_others_a_line(tmp_path):
 def test_dropout_is_drawn_anew_and_so_not_saved(tmp_path):
     layers = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
     doppler.place(layers, X, "p100x4", evaluations=1).save(tmp_path)
-    with pytest.raises(InputError, match="is random, which is not saved: place the model again"):
+    with pytest.raises(InputError, match="is random, which is not saved: load it with its module"):
         doppler.execute(doppler.Placed.load(tmp_path), X)
+    placed = doppler.Placed.load(tmp_path, module=layers)
+    results = []
+    for run in (layers, lambda x: doppler.execute(placed, x)):
+        torch.manual_seed(3)
+        results.append(run(X).detach())
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("cluster", ["h100x8", "mixed"])
@@ -120,6 +126,64 @@ def test_what_has_no_values_is_saved_and_cannot_run(tmp_path):
     place(module).save(tmp_path)
     with pytest.raises(InputError, match="on the meta device, so it has no values to run with"):
         doppler.execute(doppler.Placed.load(tmp_path), X, scale={"by": torch.tensor(1.0)})
+
+
+def test_what_was_saved_without_values_runs_with_those_of_the_module(tmp_path):
+    with torch.device("meta"):
+        empty = Tied()
+    place(empty).save(tmp_path)
+    module, scale = Tied(), {"by": torch.tensor(3.0)}
+    placed = doppler.Placed.load(tmp_path, module=module)
+    with torch.no_grad():
+        expected = module(X, scale=scale)
+        result = doppler.execute(placed, X, scale=scale)
+        torch.testing.assert_close(result["result"], expected["result"])
+        module.norm.bias += 1.0  # it is the module's own, not a copy
+        again = doppler.execute(placed, X, scale=scale)
+        torch.testing.assert_close(again["result"], module(X, scale=scale)["result"])
+        assert not torch.equal(result["result"], again["result"])
+
+
+def test_a_module_that_computes_something_else_is_refused(tmp_path):
+    place(Tied()).save(tmp_path / "mine")
+
+    class Other(Tied):
+        def forward(self, x, *, scale):
+            result = super().forward(x, scale=scale)
+            return {**result, "result": result["result"].exp()}
+
+    with pytest.raises(InputError) as error:
+        doppler.Placed.load(tmp_path / "mine", module=Other())
+    assert str(error.value).startswith("module: Other does not compute what was placed (Tied): ")
+    with pytest.raises(InputError, match="Linear: torch.export fails: TypeError"):
+        doppler.Placed.load(tmp_path / "mine", module=nn.Linear(8, 8))
+    graph = place(Tied()).problem.graph
+    doppler.place(graph, cluster="p100x4", evaluations=1).save(tmp_path / "graph")
+    with pytest.raises(InputError, match="graph: no torch module was placed, so it takes none"):
+        doppler.Placed.load(tmp_path / "graph", module=Tied())
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+
+def test_a_training_step_without_values_is_that_of_the_module(tmp_path):
+    options = {"training": True, "learning_rate": 0.5, "evaluations": 2}
+    with torch.device("meta"):
+        empty = Loss()
+    doppler.place(empty, X, "p100x4", **options).save(tmp_path)
+    module = Loss()
+    loss, stepped = doppler.execute(doppler.Placed.load(tmp_path, module=module), X)
+    expected = module(X)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach())
+    for name, one in module.named_parameters():
+        torch.testing.assert_close(stepped[name], (one - 0.5 * one.grad).detach())
 
 
 def test_the_devices_of_modules():

@@ -48,6 +48,8 @@ class Binding:
 
     Attributes:
         name: of the module's class.
+        digest: of the program; equal for equal programs.
+        learning_rate: of the training step; None: no training.
         parameters: names of the arguments that the module takes by position.
         arguments: tree of what the module is called with.
         returned: tree of what the module returns.
@@ -66,6 +68,8 @@ class Binding:
     """
 
     name: str
+    digest: str
+    learning_rate: float | None
     parameters: tuple[str, ...]
     arguments: Tree
     returned: Tree
@@ -141,7 +145,8 @@ class Binding:
             if tensor.is_meta:
                 raise InputError(
                     f"{name!r} is on the meta device, so it has no values to run with: place the "
-                    "module that has them, with doppler.place(module, inputs)"
+                    "module that has them, with doppler.place(module, inputs), or give it to what "
+                    "was saved: doppler.Placed.load(directory, module=module)"
                 )
             inputs[name] = tensor.detach().cpu().reshape(shape)
         return inputs

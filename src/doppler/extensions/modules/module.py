@@ -1,5 +1,6 @@
 """Converts a torch module to an einsum program."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,7 +65,7 @@ def import_module(
     exported = export(module, example_inputs, example_kwargs or {}, training=training)
     imported = _Import(exported)
     imported.add_steps(learning_rate)
-    return imported.finished()
+    return imported.finished(learning_rate if training else None)
 
 
 class _Import:
@@ -142,8 +143,12 @@ class _Import:
             self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)
             self._add_step(name, f"{name}.new")
 
-    def finished(self) -> TorchProgram:
-        """Return the program and its binding."""
+    def finished(self, learning_rate: float | None) -> TorchProgram:
+        """Return the program and its binding.
+
+        Args:
+            learning_rate: of the training step; None: no training.
+        """
         nodes = [*self.results, *self.effects.values()]
         numbers = self.conversion.results(nodes)
         program = Program(
@@ -159,7 +164,7 @@ class _Import:
         ]
         num = len(self.results)
         effects = dict(zip(self.effects, results[num:], strict=True))
-        binding = self._binding(tuple(results[:num]), effects)
+        binding = self._binding(program, tuple(results[:num]), effects, learning_rate)
         return TorchProgram(
             program=program,
             binding=binding,
@@ -184,7 +189,13 @@ class _Import:
             if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
         ]
 
-    def _binding(self, results: tuple[Result, ...], effects: Mapping[int | str, Result]) -> Binding:
+    def _binding(
+        self,
+        program: Program,
+        results: tuple[Result, ...],
+        effects: Mapping[int | str, Result],
+        learning_rate: float | None,
+    ) -> Binding:
         conversion, users = self.conversion, self._user_inputs()
         state: Any = {**self.exported.program.state_dict, **self.exported.program.constants}
         values = {one.name: one.meta["val"] for one in self.graph.find_nodes(op="placeholder")}
@@ -198,6 +209,8 @@ class _Import:
         }
         return Binding(
             name=self.exported.name,
+            digest=hashlib.sha256(repr(program.nodes).encode()).hexdigest()[:16],
+            learning_rate=learning_rate,
             parameters=self.exported.parameters,
             arguments=self.exported.arguments,
             returned=self.exported.returned.tree,

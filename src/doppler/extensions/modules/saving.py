@@ -24,6 +24,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.values import (
     fault,
     read_integer,
+    read_number,
     read_object,
     read_shape,
     read_text,
@@ -43,7 +44,17 @@ _BASES = {
     "transformers.utils.generic.ModelOutput",
 }
 _KEYS = (
-    *("name", "parameters", "arguments", "returned", "given", "shapes", "from_arguments"),
+    *(
+        "name",
+        "digest",
+        "learning_rate",
+        "parameters",
+        "arguments",
+        "returned",
+        "given",
+        "shapes",
+        "from_arguments",
+    ),
     *("from_state", "computed", "drawn", "results", "effects", "steps", "structure", "state"),
 )
 _Value = TypeVar("_Value")
@@ -61,6 +72,8 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
     used = {*binding.from_state.values(), *map(str, binding.effects), *binding.steps}
     return {
         "name": binding.name,
+        "digest": binding.digest,
+        "learning_rate": binding.learning_rate,
         "parameters": list(binding.parameters),
         "arguments": _tree_as_data(binding.arguments),
         "returned": _tree_as_data(binding.returned),
@@ -89,7 +102,7 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
         InputError: the data has another form, or names a class that is not known.
     """
     row = read_object(data, "", _KEYS)
-    drawn = tuple(_texts(row["drawn"], "drawn"))
+    drawn, rate = tuple(_texts(row["drawn"], "drawn")), row["learning_rate"]
     constants = _by_name(row["computed"], "computed", _tensor)
     try:
         arguments, returned = (_tree_of(row[key], trust, key) for key in ("arguments", "returned"))
@@ -98,6 +111,8 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
     computed = {name: _returning(tensor) for name, tensor in constants.items()}
     binding = Binding(
         name=read_text(row["name"], "name"),
+        digest=read_text(row["digest"], "digest"),
+        learning_rate=None if rate is None else read_number(rate, "learning_rate"),
         parameters=tuple(_texts(row["parameters"], "parameters")),
         arguments=arguments,
         returned=returned,
@@ -248,7 +263,7 @@ def _returning(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 def _refusing(name: str) -> Callable[[], torch.Tensor]:
     def refuse() -> torch.Tensor:
-        raise InputError(f"{name!r} is random, which is not saved: place the model again")
+        raise InputError(f"{name!r} is random, which is not saved: load it with its module")
 
     return refuse
 

@@ -4,9 +4,12 @@ import math
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.export import ExportedProgram
 
-from doppler.extensions.modules import Binding
+from doppler.extensions.modules import Binding, import_module
 from doppler.extensions.modules.saving import binding_as_data, binding_of
+from doppler.extensions.modules.trees import rebuilt
 from doppler.graph import DataflowGraph
 from doppler.support.errors import InputError
 from doppler.support.files import check_size
@@ -27,19 +30,26 @@ def save_binding(binding: Binding, directory: Path) -> None:
     torch.save(binding_as_data(binding), path)
 
 
-def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Binding | None:
+def load_binding(
+    directory: Path,
+    graph: DataflowGraph,
+    *,
+    module: nn.Module | ExportedProgram | None = None,
+    trust: bool,
+) -> Binding | None:
     """Read what `save_binding` wrote.
 
     Args:
         directory: to read from.
         graph: as which the module was placed.
+        module: that was placed; its state replaces the saved one, which may have no values.
         trust: whether the file may name classes of any module, which is then imported.
 
     Returns:
         The binding; None if no module was saved.
 
     Raises:
-        InputError: names the file.
+        InputError: names the file; or the module computes something else.
     """
     path = directory / _MODULE
     if not path.exists():
@@ -54,7 +64,21 @@ def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Bindi
         _check(binding, graph)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return binding
+    return binding if module is None else _binding_again(module, binding)
+
+
+def _binding_again(module: nn.Module | ExportedProgram, saved: Binding) -> Binding:
+    """Return the binding of a module that was placed before."""
+    examples = [torch.empty(one.shape, dtype=one.dtype) for one in saved.given]
+    args, kwargs = rebuilt(saved.arguments, examples)
+    training = {} if saved.learning_rate is None else {"learning_rate": saved.learning_rate}
+    found = import_module(module, args, kwargs, training=bool(training), **training).binding
+    if found.digest != saved.digest:
+        raise InputError(
+            f"module: {found.name} does not compute what was placed ({saved.name}): the ops, "
+            "shapes, names or the mode (train or eval) differ; place it again"
+        )
+    return found
 
 
 def _check(binding: Binding, graph: DataflowGraph) -> None:
