@@ -211,16 +211,15 @@ class Slow(Threads):
         return super().open(problem)
 
 
-@pytest.mark.parametrize("system", [None, Slow()])
-def test_it_says_when_it_took_much_longer_than_asked(system, tmp_path):
+def test_it_says_when_it_took_much_longer_than_asked(tmp_path):
     graph = load_workload(program=str(REPOSITORY / "workloads/chainmm.einsum"), preset="small")
-    options = {"cluster": "host", "system": system, "method": "single_device"}
+    options = {"cluster": "host", "system": Slow(), "method": "single_device"}
     placed = doppler.place(graph, seconds=0.4, **options)
     assert placed.limit_s == 0.4
-    assert repr(placed).count(" s (asked for: 0.4 s)\n") == (system is not None)
-    assert repr(doppler.Placed.load(placed.save(tmp_path))) == repr(placed).replace(
-        "measured", "simulated"
-    )
+    assert " s (asked for: 0.4 s)\n" in repr(placed)
+    loaded = doppler.Placed.load(placed.save(tmp_path))
+    assert " s (asked for: 0.4 s)\n" in repr(loaded)
+    assert "asked for" not in repr(replace(placed, seconds=0.43, phases={}))
     compiled = replace(placed, seconds=9.3, phases={"compile": 9.0, "search": 0.3})
     assert "asked for" not in repr(compiled)
     assert doppler.place(graph, evaluations=1, **options).limit_s is None

@@ -158,6 +158,7 @@ def test_a_saved_placement_sets_no_attribute_of_python(mine, transformers, name)
     [
         *((key, value) for key in ("makespan_s", "seconds") for value in (-1, "1", None, "inf")),
         *(("single_device_s", value) for value in (-1.0, "x", [])),
+        *((key, value) for key in ("limit_s", "beaten_s") for value in (-1.0, "x", [])),
         *(("evaluations", value) for value in (-1, 0.5, True, None)),
         *(("phases", value) for value in ([], {"search": -1}, {"search": "x"}, None)),
         *(("method", value) for value in (3, None, [])),
