@@ -70,8 +70,9 @@ _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # its search on estimates would only take executions away from windows and layers.
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # rounding errors of sums are smaller
-# Executions of a placement differ by a smaller factor.
-_NEAR = 1.5
+# Two executions of a placement mostly differ by a smaller factor. More would be safer, but opening
+# a machine and executing again takes seconds there.
+_NEAR = 1.1
 # Steps that need compiled code.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest)
 # Methods that look for the best placement of any kind; others are asked for what they find.
@@ -280,7 +281,7 @@ def _confirmed(
 ) -> _OneDevice:
     """Where executions differ, execute it on one device as often as the best that a search found.
 
-    This is left out if its one execution so far was much slower.
+    This is left out if its one execution so far was clearly slower.
     """
     if one.best.placement is None or one.best.seconds > _NEAR * best.seconds:
         return one

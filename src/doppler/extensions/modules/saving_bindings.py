@@ -76,7 +76,7 @@ def _binding_again(module: nn.Module | ExportedProgram, saved: Binding) -> Bindi
     if found.digest != saved.digest:
         raise InputError(
             f"module: {found.name} does not compute what was placed ({saved.name}): the ops, "
-            "shapes, names or the mode (train or eval) differ; place it again"
+            "shapes, dtypes, names or the mode (train or eval) differ; place it again"
         )
     return found
 
