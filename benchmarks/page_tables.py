@@ -169,6 +169,19 @@ def learning_alone() -> str:
     return markdown_table(("workload", "cluster", *head), rows, words=2)
 
 
+def network_many() -> str:
+    """Held-out ratios of a training on many problems, with the graph network and without."""
+    table = read("network_many")
+    rows = []
+    for name, one in table.groupby("network", sort=False):
+        at = one.astype({"updates": int}).set_index("updates")["held_out_ratio"].astype(float)
+        last = at.iloc[-10:]
+        several = f"{last.mean():.3f} ({last.min():.3f} to {last.max():.3f})"
+        rows.append((str(name), *(f"{at[num]:.3f}" for num in (0, 1000, 2000)), several))
+    heads = ("graph network", "untrained", "1,000 updates", "2,000 updates", "2,600 to 3,500 updates")
+    return markdown_table(heads, rows)
+
+
 def network() -> str:
     """Makespans of eight arms after 500 updates, over the best of all: greedy, best of 16."""
     table = read("network")
@@ -434,6 +447,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "paper": paper,
     "learning_alone": learning_alone,
     "network": network,
+    "network_many": network_many,
     "optima": optima,
     "profiled": profiled,
     "pretrained": pretrained,
