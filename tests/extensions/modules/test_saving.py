@@ -163,6 +163,13 @@ def test_a_module_that_computes_something_else_is_refused(tmp_path):
         doppler.Placed.load(tmp_path / "graph", module=Tied())
 
 
+@pytest.mark.parametrize("wrong", [3, "tied.pt2", {"weight": X}, nn.Linear])
+def test_what_is_no_module_is_refused(wrong, tmp_path):
+    place(Tied()).save(tmp_path)
+    with pytest.raises(InputError, match=r"^module: must be a torch module or an exported program"):
+        doppler.Placed.load(tmp_path, module=wrong)
+
+
 class Loss(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -69,6 +69,10 @@ def load_binding(
 
 def _binding_again(module: nn.Module | ExportedProgram, saved: Binding) -> Binding:
     """Return the binding of a module that was placed before."""
+    if not isinstance(module, nn.Module | ExportedProgram):
+        raise InputError(
+            f"module: must be a torch module or an exported program, got {type(module).__name__}"
+        )
     examples = [torch.empty(one.shape, dtype=one.dtype) for one in saved.given]
     args, kwargs = rebuilt(saved.arguments, examples)
     training = {} if saved.learning_rate is None else {"learning_rate": saved.learning_rate}
