@@ -130,6 +130,12 @@ def test_a_command_ends_quietly_if_nobody_reads_what_it_prints(tmp_path, words, 
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def test_a_command_whose_output_is_closed_ends_as_usual():
+    command = f"{shlex.quote(sys.executable)} -m doppler --help >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_folder_of_the_users_adds_to_the_groups(tmp_path):
     page = (Path(__file__).resolve().parents[1] / "docs/command_line.md").read_text()
     name, text = re.search(r"^`(\S+)`:\n\n```yaml\n(.*?)```", page, re.M | re.S).groups()

@@ -98,12 +98,13 @@ def end_process(carry_out: Callable[[], int]) -> NoReturn:
             setattr(sys, name, _Output(stream.buffer, **ways, write_through=stream.write_through))
     try:
         code = carry_out()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None if the shell closed it (>&-)
+            sys.stdout.flush()
     except Stopped as stopped:
         code = stopped.exit_code
     if code > _SIGNALLED:
         atexit._run_exitfuncs()
-        with suppress(OSError, Stopped):
+        with suppress(AttributeError, OSError, Stopped):
             sys.stdout.flush()
         os._exit(code)
     sys.exit(code)
