@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from doppler.first_run import POLICIES, SEARCHES, stamp_name
-from doppler.precompile import compile_part
+from doppler.precompile import compile_part, part_names
 from doppler.support.compiled.prebuilt import X86
 from doppler.support.compute.threads import num_threads
 
@@ -48,4 +48,6 @@ if __name__ == "__main__":
     if platform.machine() != "x86_64":
         sys.exit(f"prebuilt code is for x86_64, and this machine is {platform.machine()}")
     target, *chosen = sys.argv[1:]
+    if unknown := [part for part in chosen if part not in part_names()]:
+        sys.exit(f"no part {unknown[0]!r}, choose from {', '.join(part_names())}")
     prebuild(Path(target), chosen or [*SEARCHES, POLICIES["DualPolicy"]])

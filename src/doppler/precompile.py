@@ -116,6 +116,11 @@ def compile_part(name: str) -> str:
     return f"{name}: {num or 'nothing'} to compile, {time.perf_counter() - begin:.1f} s"
 
 
+def part_names() -> list[str]:
+    """Return the names of what `compile_part` can compile."""
+    return list(_parts())
+
+
 def _parts() -> dict[str, Callable[[], None]]:
     """What there is to compile, by what it is called."""
     simulators: list[Any] = [WorkConserving(), BulkSynchronous(), Published()]

@@ -1,6 +1,8 @@
 """Machine code from a wheel must not run on a processor that lacks one of its instructions."""
 
 import platform
+import subprocess
+import sys
 
 import llvmlite.binding as llvm
 import pytest
@@ -42,3 +44,12 @@ def test_it_does_not_run_on_another_kind_of_machine(machine, monkeypatch):
 def test_a_checkout_has_none(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path / "absent")
     assert not runs_here()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="wheels have code for x86_64 only")
+def test_a_wrong_part_is_named_beside_those_that_there_are(tmp_path):
+    words = [sys.executable, "-m", "doppler.prebuild", str(tmp_path / "code"), "clustering", "0"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1 and not (tmp_path / "code").exists()
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("no part '0', choose from ") and "clustering" in line
