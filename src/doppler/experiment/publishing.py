@@ -86,7 +86,8 @@ class Loggers:
         is_step: bool,
     ) -> None:
         self._chosen = {str(name): conf for name, conf in chosen.items()}
-        if self._chosen:  # what dashboards are told again, and of a run's first stage, is read there
+        # What dashboards are told again, and of a run's first stage, is read there.
+        if self._chosen:
             self._chosen.setdefault(_CSV, {"_target_": "doppler.training.metrics.CsvMetrics"})
         if is_step:
             self._chosen = {name: conf for name, conf in self._chosen.items() if name == _CSV}
