@@ -98,13 +98,17 @@ def end_process(carry_out: Callable[[], int]) -> NoReturn:
             setattr(sys, name, _Output(stream.buffer, **ways, write_through=stream.write_through))
     try:
         code = carry_out()
-        if sys.stdout is not None:  # it is None if the shell closed it (>&-)
-            sys.stdout.flush()
+        _flush()
     except Stopped as stopped:
         code = stopped.exit_code
     if code > _SIGNALLED:
         atexit._run_exitfuncs()
-        with suppress(AttributeError, OSError, Stopped):
-            sys.stdout.flush()
+        with suppress(OSError, Stopped):
+            _flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # as it is if the shell closed it (>&-)
+        sys.stdout.flush()
