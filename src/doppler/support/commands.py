@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from doppler.support.child_processes import without_working_directory
 from doppler.support.errors import InputError, fault_of_machine
@@ -83,6 +83,14 @@ class _Output(io.TextIOWrapper):
 _UNREAD = Stopped(signal.SIGPIPE, "")
 
 
+def _noticed(stream: Any) -> Any:
+    """Return a stream that writes where this one does, and notices if nobody reads."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    ways = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering")}
+    return _Output(stream.buffer, **ways, write_through=stream.write_through)
+
+
 def end_process(carry_out: Callable[[], int]) -> NoReturn:
     """Run a command line and end the process; after a signal only exit handlers are run.
 
@@ -91,16 +99,19 @@ def end_process(carry_out: Callable[[], int]) -> NoReturn:
     Args:
         carry_out: runs the command line and returns the exit code.
     """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):
-            ways = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering")}
-            setattr(sys, name, _Output(stream.buffer, **ways, write_through=stream.write_through))
+    kept = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_noticed, kept)
     try:
         code = carry_out()
         _flush()
     except Stopped as stopped:
         code = stopped.exit_code
+    finally:
+        for output in (sys.stdout, sys.stderr):
+            if isinstance(output, _Output):
+                with suppress(OSError, Stopped):
+                    output.detach()  # or it would close the stream that it writes to
+        sys.stdout, sys.stderr = kept
     if code > _SIGNALLED:
         atexit._run_exitfuncs()
         with suppress(OSError, Stopped):
