@@ -47,6 +47,8 @@ def prebuild(folder: Path, parts: Sequence[str]) -> None:
 if __name__ == "__main__":
     if platform.machine() != "x86_64":
         sys.exit(f"prebuilt code is for x86_64, and this machine is {platform.machine()}")
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m doppler.prebuild FOLDER [PART ...]")
     target, *chosen = sys.argv[1:]
     if unknown := [part for part in chosen if part not in part_names()]:
         sys.exit(f"no part {unknown[0]!r}, choose from {', '.join(part_names())}")

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from doppler.experiment import execute
 from doppler.graph import load_graph, save_json
-from doppler.report.claims import claims_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 README = (PROJECT / "README.md").read_text()
@@ -103,14 +102,6 @@ def test_the_graphs_shown_in_the_format_description_load(tmp_path):
 def test_numbers_of_a_page_are_those_of_its_rows(path):
     """If not, ``python -m benchmarks.pages`` writes them."""
     assert filled(path.read_text()) == path.read_text()
-
-
-def test_the_ten_claims_are_the_papers():
-    """Those of report/claims.py; pages call no other list so."""
-    assert len(claims_of({})) == 10
-    for path in [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]:
-        text = " ".join(path.read_text().split())
-        assert text.count("ten claims") == text.count("paper's ten claims"), path
 
 
 @pytest.mark.parametrize("page", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"])

@@ -1,8 +1,8 @@
 """Finds machine code that came with the package, so that the first run need not compile.
 
-`doppler.prebuild` makes it when a wheel is built, for a processor as nearly every machine of today
-has one. It is used where this process would compile the same: with the same Python and libraries
-(keeping.py compares digests), on a processor that has all instructions of that code.
+`doppler.prebuild` makes it when a wheel is built, for a kind of processor that nearly every machine
+of today has. It is used where this process would compile the same: with the same Python and
+libraries (keeping.py compares digests), on a processor that has all instructions of that code.
 """
 
 import platform
