@@ -46,12 +46,22 @@ def ending_with(monkeypatch, *codes):
 
 
 def test_a_failed_sweep_is_named_and_the_others_go_on(folder, monkeypatch, capfd):
+    assert reproduce(WORDS) == 0
     ending_with(monkeypatch, 1, 0)
     assert reproduce(WORDS) == 1
     told = capfd.readouterr()
     assert "error: runs failed in wc_vs_sync; the same command repeats them" in told.err
     assert "step 2 of 2" in told.out
     assert (folder / "outputs/reproduce/claims.md").exists()
+
+
+def test_a_mistyped_option_ends_the_command_at_the_first_step(folder, monkeypatch, capfd):
+    monkeypatch.setattr(module, "PLAN", (BARRIERS, BARRIERS))
+    assert reproduce([*WORDS, "policy.nmae=mine"]) == 1
+    told = capfd.readouterr()
+    assert "did you mean" in told.err
+    assert "no run of wc_vs_sync succeeded; nothing else runs" in told.err
+    assert "step 2 of 2" not in told.out
 
 
 @pytest.mark.parametrize(("code", "ours"), [(130, 130), (-15, 143)])

@@ -79,7 +79,8 @@ def reproduce(arguments: Sequence[str]) -> int:
         arguments: options of ``doppler run`` for every step, such as ``seed=0``.
 
     Returns:
-        The exit code: 0; 1 if a run failed; that of an interrupted run.
+        The exit code: 0; 1 if a run failed; that of an interrupted run. While no run at all has
+        succeeded, the first failing step ends the command.
 
     Raises:
         InputError: an option is one that the plan sets, or not an option.
@@ -101,7 +102,11 @@ def reproduce(arguments: Sequence[str]) -> int:
             return code if code > 0 else 128 - code
         if code:
             failed.append(step.experiment)
-        claims = claims_of(finished_tables(Path("outputs")))
+        finished = finished_tables(Path("outputs"))
+        if code and not finished:  # most likely a mistyped option, which fails in every step
+            print(f"error: no run of {step.experiment} succeeded; nothing else runs", file=sys.stderr)
+            return 1
+        claims = claims_of(finished)
         with unhurried():
             write_page(claims, FOLDER)
         console.print(listed(claims))
