@@ -136,6 +136,16 @@ def test_a_command_whose_output_is_closed_ends_as_usual():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("words", ["--help", "run --help", "--version"])
+def test_a_command_whose_output_fits_nowhere_ends_with_one_line(words):
+    command = f"{shlex.quote(sys.executable)} -m doppler {words} >/dev/full"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "No space left on device" in line
+
+
 def test_a_folder_of_the_users_adds_to_the_groups(tmp_path):
     page = (Path(__file__).resolve().parents[1] / "docs/command_line.md").read_text()
     name, text = re.search(r"^`(\S+)`:\n\n```yaml\n(.*?)```", page, re.M | re.S).groups()

@@ -106,6 +106,11 @@ def end_process(carry_out: Callable[[], int]) -> NoReturn:
         _flush()
     except Stopped as stopped:
         code = stopped.exit_code
+    except OSError as error:  # such as a full disk that standard output goes to
+        if (line := fault_of_machine(error)) is None:
+            raise
+        print(f"error: standard output: {line}", file=sys.stderr)
+        code = 1
     finally:
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, _Output):
