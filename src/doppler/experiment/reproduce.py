@@ -104,7 +104,9 @@ def reproduce(arguments: Sequence[str]) -> int:
             failed.append(step.experiment)
         finished = finished_tables(Path("outputs"))
         if code and not finished:  # most likely a mistyped option, which fails in every step
-            print(f"error: no run of {step.experiment} succeeded; nothing else runs", file=sys.stderr)
+            print(
+                f"error: no run of {step.experiment} succeeded; nothing else runs", file=sys.stderr
+            )
             return 1
         claims = claims_of(finished)
         with unhurried():
