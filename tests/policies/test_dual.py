@@ -470,6 +470,29 @@ def test_episodes_are_played_with_the_weights_and_the_problem_of_the_moment():
     assert changed_by(add)
 
 
+def add_unseen(policy) -> None:
+    """Change all weights in the way that torch does not count."""
+    for parameter in policy.parameters():
+        parameter.data.add_(torch.randn_like(parameter))
+
+
+def test_placements_follow_weights_that_were_changed_through_data():
+    policy, view = make_policy(0), make_view(random_problem(0, num_ops=40, num_devices=3))
+    policy.log_prob(view, policy.rollout(view, 4, None, generator()))  # it is being trained
+    averaged = copy.deepcopy(policy)  # as for a moving average of the weights
+
+    def placed(policy, explore) -> list[list[int]]:
+        return policy.rollout(view, 4, explore, generator()).device.tolist()
+
+    for one, explore in ((policy, 0.0), (averaged, 0.0), (averaged, None)):
+        before = placed(one, explore)
+        add_unseen(one)
+        after = placed(one, explore)
+        assert before != after
+        anew = copy.deepcopy(one)
+        assert after == placed(anew, explore)
+
+
 def test_of_many_candidates_those_that_can_start_earliest_are_seen():
     # Op 0 is on device 0. Eighty ops can start on device 1 at once; a hundred others, of larger
     # b_levels, only when op 0 has ended.

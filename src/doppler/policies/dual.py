@@ -187,7 +187,8 @@ class DualPolicy(nn.Module):
         # What episodes are played with, for the weights and the problem of `_state_on`: as arrays,
         # and for a policy that learns also as tensors into which gradients flow. A policy that only
         # places keeps no tensors, which would take several times the memory on large graphs.
-        self._played_with: tuple[tuple, HeadWeights] | None = None
+        # The checksum is None where `_weights_to_play` was not asked to be certain.
+        self._played_with: tuple[tuple, int | None, HeadWeights] | None = None
         self._encoded: tuple[tuple, StaticParts] | None = None
         self._learns = False
 
@@ -250,20 +251,31 @@ class DualPolicy(nn.Module):
             plc_device_VD=encoded.device,
         )
 
-    def _weights_to_play(self, view: ProblemView) -> HeadWeights:
+    def _weights_to_play(self, view: ProblemView, *, is_greedy: bool) -> HeadWeights:
         """The weights in the form that compiled episodes use; renewed when weights have changed.
 
         An update plays episodes and merged ones and follows the best placement, all on one problem,
         so the form is reused.
+
+        Args:
+            view: the problem.
+            is_greedy: whether a placement is wanted, not episodes to learn from. Then a checksum
+                tells whether weights have changed, because `_state_on` misses some changes. It
+                takes a quarter of a millisecond, which is too long for every use of an update.
         """
         key, learns = self._state_on(view), self._learns and torch.is_grad_enabled()
-        if self._played_with is None or self._played_with[0] != key:
+        checksum = None if learns and not is_greedy else self._checksum()
+        if (
+            self._played_with is None
+            or self._played_with[0] != key
+            or checksum not in (None, self._played_with[1])
+        ):
             with torch.set_grad_enabled(learns):
                 parts = self._static_parts(view)
-            self._played_with = (key, self._head_weights(parts))
+            self._played_with = (key, checksum, self._head_weights(parts))
             if learns:
                 self._encoded = (key, parts)
-        return self._played_with[1]
+        return self._played_with[2]
 
     def _parts_to_learn_from(self, view: ProblemView) -> StaticParts:
         """Return the parts that the last episodes were played with if gradients flow into them.
@@ -282,15 +294,24 @@ class DualPolicy(nn.Module):
     def _state_on(self, view: ProblemView) -> tuple[str, tuple[int, ...]]:
         """Identify the problem and the weights.
 
-        torch counts in-place changes of a tensor, except those through ``.data``.
+        torch counts in-place changes of a tensor, except those through ``.data`` (moving averages
+        of weights are often made so): see `_checksum`.
         """
         if not self._watched:  # finding them takes longer than playing an episode
             self._watched = list(self.parameters())
         return view.problem.hash, tuple(parameter._version for parameter in self._watched)
 
+    def _checksum(self) -> int:
+        """Return a number that changes with any weight, however it was changed."""
+        checksum = 0
+        for parameter in self.parameters():
+            checksum = zlib.crc32(parameter.detach().numpy().tobytes(), checksum)
+        return checksum
+
     def __getstate__(self) -> dict[str, object]:
-        """Leave out of copies what belongs to this policy's own tensors."""
-        return self.__dict__ | {"_encoded": None, "_played_with": None, "_watched": []}
+        """Leave out of copies what belongs to this policy's own tensors, or to its training."""
+        left_out = {"_encoded": None, "_played_with": None, "_watched": [], "_learns": False}
+        return self.__dict__ | left_out
 
     def _sel_in(self, num_features: int) -> Tensor:
         """SEL's first layer [S, F] for this number of features."""
@@ -401,7 +422,7 @@ class DualPolicy(nn.Module):
     ) -> NDArray[np.int64]:
         """Play episodes on all cores and fill the record; return the result of `play` for each."""
         arrays, num = view.problem.arrays, len(seeds_B)
-        weights = self._weights_to_play(view)
+        weights = self._weights_to_play(view, is_greedy=explore == 0.0 and not is_forced)
         rows_B = np.zeros(num, dtype=np.int64)
         threads = min(num_threads(), num)
 
