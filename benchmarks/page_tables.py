@@ -1,5 +1,6 @@
 """The tables of README.md and docs/results, each from the rows in docs/results/data."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from statistics import geometric_mean
@@ -182,24 +183,56 @@ def network_many() -> str:
     return markdown_table(("graph network", *heads), rows)
 
 
-def network() -> str:
-    """Makespans of eight arms after 500 updates, over the best of all: greedy, best of 16."""
+_ARM = ("all_features", "scheduler", "network")
+_FOUND = ("greedy", "sampled")
+
+
+def _arms() -> pd.DataFrame:
+    """Median makespans of eight arms by problem and number of updates, over the best of all."""
     table = read("network")
-    table = table[table["updates"] == "500"]
-    table = table.assign(**{name: table[name].astype(float) for name in ("greedy", "sampled")})
-    names = [name for name in dict.fromkeys(table["problem"]) if name != "tuning"]
-    arms = ["all_features", "scheduler", "network"]
+    table = table[table["problem"] != "tuning"]
+    table = table.astype({**dict.fromkeys(_FOUND, float), "updates": int})
+    best = table.groupby("problem", sort=False)[list(_FOUND)].min().min(axis=1)
+    medians = table.groupby([*_ARM, "problem", "updates"], sort=False)[list(_FOUND)].median()
+    return medians.div(best, axis=0, level="problem").reset_index()
+
+
+def network() -> str:
+    """Makespans of eight arms after 500 and 5,000 updates: greedy, best of 16."""
+    table = _arms()
+    columns = list(itertools.product(dict.fromkeys(table["problem"]), (500, 5000)))
     rows = []
-    for flags, group in table.groupby(arms, sort=True):
+    for flags, group in table.groupby(list(_ARM), sort=True):
         features, *parts = (flag == "True" for flag in flags)
-        cells = []
-        for name in names:
-            best = table[table["problem"] == name][["greedy", "sampled"]].min().min()
-            here = group[group["problem"] == name][["greedy", "sampled"]].median() / best
-            cells.append(f"{here['greedy']:.3f}, {here['sampled']:.3f}")
+        found = group.set_index(["problem", "updates"])
+        cells = ("{greedy:.3f}, {sampled:.3f}".format(**found.loc[one]) for one in columns)
         told = ("with" if part else "without" for part in parts)
         rows.append(("all" if features else "published", *told, *cells))
-    return markdown_table(("features", "scheduler", "network", *names), rows, words=3)
+    heads = (f"{name.partition(',')[0]}, {updates:,}" for name, updates in columns)
+    return markdown_table(("features", "scheduler", "network", *heads), rows, words=3)
+
+
+def network_parts() -> str:
+    """What each part of the arms is worth: with it over without it, geometric means."""
+    table = _arms()
+    rows = []
+    names = {"all_features": "all features", "scheduler": "list scheduler", "network": "network"}
+    for part, name in names.items():
+        rest = [*(one for one in _ARM if one != part), "problem", "updates"]
+        given = {flag: one.set_index(rest)[list(_FOUND)] for flag, one in table.groupby(part)}
+        ratios = given["True"] / given["False"]
+        cells = []
+        for updates in (50, 500, 5000):
+            here = ratios.xs(updates, level="updates")
+            for found in _FOUND:
+                of_all = f"{(here[found] < 0.999).sum()} of {len(here)}"
+                cells.append(f"{geometric_mean(here[found]):.3f} ({of_all})")
+        rows.append((name, *cells))
+    heads = (
+        f"{found}, {updates}"
+        for updates, found in itertools.product(("50", "500", "5,000"), ("greedy", "of 16"))
+    )
+    return markdown_table(("part", *heads), rows)
 
 
 def optima() -> str:
@@ -448,6 +481,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "learning_alone": learning_alone,
     "network": network,
     "network_many": network_many,
+    "network_parts": network_parts,
     "optima": optima,
     "profiled": profiled,
     "pretrained": pretrained,
