@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import signal
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from test_issuing import Stream, made_up  # noqa: F401
 from doppler.cluster import host
 from doppler.executor import Cuda, ExecutionError, graphs, issuing
 from doppler.problem import Placement, build
+from doppler.support.stopping import Stopped
 from doppler.trace import check
 
 CAN_BE_CAPTURED = graphs._can_be_captured
@@ -224,7 +226,7 @@ def test_a_kernel_that_cannot_be_captured_is_told_of_once_and_all_are_issued(
         assert len(issued) == num_before + 3
     assert caplog.messages == [
         "no CUDA graph of this run (operation not permitted when stream is capturing): tasks are "
-        "issued one by one"
+        "issued one by one; do not compare what follows with earlier executions, which were graphs"
     ]
 
 
@@ -248,6 +250,46 @@ def test_where_events_of_graphs_tell_no_time_all_are_issued(
         check(session.trace(ordered_placement(problem, 0)))
     assert len(issued) == 4 and len(caplog.messages) == 1
     assert "(not supported)" in caplog.messages[0]
+
+
+def test_a_graph_that_cannot_be_started_ends_graphs_and_says_what_was_measured_with_them(
+    with_graphs, issued, caplog, monkeypatch
+):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    placement = ordered_placement(problem, 0)
+
+    def without_memory(self) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    with Cuda(queue="strict", graphs=True, warm_up=3).open(problem) as session:
+        check(session.trace(placement))
+        num_before = len(issued)
+        monkeypatch.setattr(Graph, "replay", without_memory)
+        with caplog.at_level(logging.WARNING):
+            check(session.trace(placement))
+    assert len(issued) == num_before + 1
+    assert caplog.messages == [
+        "no CUDA graph of this run (CUDA error: out of memory): tasks are issued one by one; do "
+        "not compare what follows with earlier executions, which were graphs"
+    ]
+
+
+def test_a_signal_during_a_capture_ends_the_capture_and_the_run(with_graphs, monkeypatch):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    placement = ordered_placement(problem, 0)
+    with Cuda(queue="strict", graphs=True, warm_up=0).open(problem) as session:
+        check(session.trace(placement))
+        part = session._memory._computations[int(placement.device[5])][5].parts[0]
+
+        def signalled() -> None:
+            raise Stopped(signal.SIGTERM, "")
+
+        monkeypatch.setattr(type(part), "issue", lambda self: signalled())
+        with pytest.raises(Stopped):
+            session.trace(placement)
+    assert len(Graph.made) == 1 and Graph.capturing is None
 
 
 def test_of_the_graphs_the_latest_are_kept(with_graphs, monkeypatch):

@@ -25,8 +25,9 @@ from doppler.executor.issuing import POLL_S, Mark, Times, issue, issue_all, issu
 from doppler.executor.tasks import Tasks
 from doppler.executor.workers import TaskError, TaskTimeoutError
 
-# More than the placements that stage III compares in a round.
-MOST_GRAPHS = 16
+# More than the placements that calibration or stage III compare in a round. With fewer, each
+# execution in a round would be the first one of a new graph.
+MOST_GRAPHS = 96
 
 
 class CaptureError(Exception):
@@ -70,9 +71,11 @@ class Captured:
                     ended.record(stream)
                     self._stream.wait_event(ended)
                 self._graph.capture_end()
-            except (RuntimeError, TaskError) as error:
-                with suppress(RuntimeError):  # if it has not ended
+            except BaseException as error:  # a signal too must not leave the capture open
+                with suppress(RuntimeError):  # if it has ended
                     self._graph.capture_end()
+                if not isinstance(error, RuntimeError | TaskError):
+                    raise
                 raise CaptureError(_line(error.__cause__ or error)) from None
 
     def replay(self, timeout_s: float) -> Times:
@@ -82,12 +85,15 @@ class Captured:
             timeout_s: limit for one task, from the end of the tasks before it.
 
         Raises:
-            CaptureError: the events of the graph give no times.
+            CaptureError: the graph cannot be started, or its events give no times.
             TaskError: the GPU reports an error; names the task that was reached.
             TaskTimeoutError: a task runs for longer than ``timeout_s``.
         """
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._graph.replay()
+            try:
+                self._graph.replay()
+            except RuntimeError as error:  # such as no memory for it
+                raise CaptureError(_line(error)) from None
         done = torch.cuda.Event(enable_timing=False)
         done.record(self._stream)
         since_s, at = time.monotonic(), -1
@@ -143,7 +149,7 @@ class Graphs:
 
     def __init__(self, *, captures: bool) -> None:
         self._kept: OrderedDict[bytes, Captured] = OrderedDict()
-        self._is_loaded, self._is_off = False, not captures
+        self._is_loaded, self._is_off, self._has_replayed = False, not captures, False
 
     def run(
         self, known_as: bytes, tasks: Tasks, actions: Sequence[StreamAction], timeout_s: float
@@ -158,13 +164,20 @@ class Graphs:
         """
         if self._is_loaded and not self._is_off and _can_be_captured(tasks, actions):
             try:
-                return self._of(known_as, tasks, actions).replay(timeout_s)
+                times = self._of(known_as, tasks, actions).replay(timeout_s)
             except CaptureError as error:
                 self._is_off = True
                 self._kept.clear()
                 logging.getLogger(__name__).warning(
-                    "no CUDA graph of this run (%s): tasks are issued one by one", error
+                    "no CUDA graph of this run (%s): tasks are issued one by one%s",
+                    error,
+                    "; do not compare what follows with earlier executions, which were graphs"
+                    if self._has_replayed
+                    else "",
                 )
+            else:
+                self._has_replayed = True
+                return times
         times = issue_all(tasks, actions, timeout_s)
         self._is_loaded |= not math.isnan(max(times.finish_s, default=math.nan))
         return times

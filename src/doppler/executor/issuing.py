@@ -192,7 +192,7 @@ def issue(
             part.streams[-1].wait_event(end.done)
             try:
                 part.issue()
-            except BaseException as error:
+            except Exception as error:
                 raise TaskError(task) from error
             end = mark(part.streams[-1])
         issued[task], last[resource] = (begin, end), task
