@@ -60,6 +60,7 @@ REFUSED = {
     "algorithm.imitation.learning_rate=1e-3": "algorithm.imitation.learning_rate: must be two numb",
     "trainer.checkpoint_every_s=abc": "trainer.checkpoint_every_s: must be a number from 0 to 1,00",
     "+trainer.accelerator=foo": "trainer: You selected an invalid accelerator name",
+    "+trainer.accumulate_grad_batches=3": "trainer.accumulate_grad_batches: must be 1, got 3",
     "+trainer.devices=0": "trainer: `Trainer(devices=0)` value is not a valid input",
     # Nothing, where something is needed.
     "output_dir=null": "output_dir: must be a path, got null",

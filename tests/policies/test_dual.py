@@ -470,6 +470,23 @@ def test_episodes_are_played_with_the_weights_and_the_problem_of_the_moment():
     assert changed_by(add)
 
 
+def test_an_update_encodes_the_graph_once_also_with_episodes_beside_it(monkeypatch):
+    policy, view = make_policy(0), make_view(random_problem(0, num_ops=40, num_devices=3))
+    policy.log_prob(view, policy.rollout(view, 4, None, generator()))
+    add_unseen(policy)
+    encoded = []
+    parts_of = policy._static_parts
+    monkeypatch.setattr(policy, "_static_parts", lambda view: encoded.append(1) or parts_of(view))
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1)
+    played = policy.rollout(view, 4, None, generator())
+    with torch.no_grad():  # of these nothing is learned
+        policy.rollout(view, 4, None, generator())
+    policy.log_prob(view, played)
+    assert len(encoded) == 1
+
+
 def add_unseen(policy) -> None:
     """Change all weights in the way that torch does not count."""
     for parameter in policy.parameters():

@@ -28,6 +28,14 @@ def test_weights_come_back_as_they_were(tmp_path):
         assert torch.equal(one, two)
 
 
+def test_parts_that_a_policy_is_built_without_stay_off(tmp_path):
+    policy = DualPolicy(scheduler=False)
+    load_policy_weights(policy, PRETRAINED)
+    for weights in (policy.sel_scheduler_weights, policy.plc_scheduler_weights):
+        assert not weights.requires_grad and weights.count_nonzero() == 0
+    assert policy.sel_out.weight.count_nonzero() > 0
+
+
 def test_the_weights_of_the_package_are_plain_data():
     assert load_checkpoint(PRETRAINED)["doppler"]["evaluations"] > 0
 

@@ -5,15 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.utils import instantiate
 
 from doppler.cluster.json_format import load_cluster
 from doppler.graph import load_graph
+from doppler.policies.weights import load_checkpoint
 from doppler.problem import Placement, build
 from doppler.report.aggregate import collect, summarise
 from doppler.report.page import write_report
 from doppler.report.rows import read_results
 from doppler.support.errors import InputError
+from doppler.training import Reinforcement
 
 ARTIFACTS = (
     "summary.json",
@@ -102,6 +105,32 @@ def test_imitation_weights_are_what_stage_two_begins_with(run, tmp_path):
     lines = only(tmp_path.glob("rl_sim/*/*/*/*/metrics.csv")).read_text().splitlines()
     first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
     assert float(first["greedy_s"]) == imitated["greedy_makespan_s"]
+
+
+def test_the_ablation_of_training_changes_no_weight(run, tmp_path):
+    run("method=ablation/frozen")
+    checkpoints = only(tmp_path.glob("rl_sim/*/*/*/*/checkpoints"))
+    first, last = (
+        load_checkpoint(checkpoints / name)["state_dict"] for name in ("best.ckpt", "last.ckpt")
+    )
+    assert all(torch.equal(one, last[name]) for name, one in first.items())
+
+
+def test_the_best_placement_is_imitated_though_earlier_weights_had_placed_it(
+    run, tmp_path, monkeypatch
+):
+    try_on = Reinforcement.try_on
+
+    def lucky(self, problem) -> float:
+        """As if this greedy placement were the best so far."""
+        seconds = try_on(self, problem)
+        problem.greedy = problem.evaluator.found
+        return seconds
+
+    monkeypatch.setattr(Reinforcement, "try_on", lucky)
+    run("method=ablation/frozen", "algorithm.imitate_best=true")
+    directory = only(tmp_path.glob("rl_sim/*/*/*/*"))
+    assert (directory / "settling/metrics.csv").exists()
 
 
 def test_an_explicit_directory_with_another_run_is_refused(run, tmp_path):

@@ -37,7 +37,7 @@ def learned_summary(
 def training_speed(module: Reinforcement) -> Summary:
     """Number of episodes of a finished training, and episodes per second."""
     assert module.trained is not None, "training has ended"
-    own_s = module.trained[1].seconds - module.inherited.seconds
+    own_s = module.trained[1].seconds - module.inherited.seconds - module.settling_s
     return {
         "episodes": module.num_episodes,
         "episodes_per_s": module.num_episodes / max(own_s, 1e-9),

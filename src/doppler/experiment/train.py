@@ -26,6 +26,7 @@ from doppler.experiment.policy_training import (
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
+from doppler.problem import Placement
 from doppler.search import (
     NO_EFFORT,
     NO_PLACEMENT,
@@ -192,9 +193,10 @@ class Learner:
         module.namespace = "stage_3" if spec.is_measured else "stage_2"
         fit_in_run(run, module)
         if module.trained is None:  # else an interrupted run had already done this
-            begin = time.perf_counter()
             if num_updates > 0:
                 self._settle(run, module)
+            begin = time.perf_counter()
+            if num_updates > 0:
                 module.try_greedy()
                 module.trained = evaluator.found, module.effort
             else:
@@ -208,17 +210,23 @@ class Learner:
         """Imitate the best placement of the training until it is the policy's greedy choice.
 
         Nothing is executed. Does nothing if the algorithm leaves this step out (algorithm=paper),
-        or if the greedy placement is already the best.
+        or if the greedy placement of these weights is already the best.
         """
-        best = module.problem.evaluator.found
-        is_learned = module.problem.greedy.seconds <= best.seconds
-        if best.placement is None or not self.algorithm.imitate_best or is_learned:
+        best, spec = module.problem.evaluator.found, run.spec
+        if best.placement is None or not self.algorithm.imitate_best:
             return
-        spec = run.spec
+        best_one = TaughtPlacement.of(spec.problem, best.placement)
+        # An earlier greedy placement says nothing about these weights.
+        rng = seeded_generator(spec.seed, "settling")
+        device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
+        greedy = Placement.make(spec.problem, device_BV[0], priority_BV[0])
+        own = TaughtPlacement.of(spec.problem, greedy)
+        if (own.op == best_one.op).all() and (own.device == best_one.device).all():
+            return
         imitation: Imitation = instantiate(self.algorithm.imitation)(
             policy=module.policy,
             view=spec.view,
-            teacher=TaughtPlacement.of(spec.problem, best.placement),
+            teacher=best_one,
             episodes=spec.cfg.budget.imitation_episodes,
             seed=spec.seed,
             exploration=None,
@@ -226,6 +234,7 @@ class Learner:
         imitation.title = "imitating the best placement"
         imitation.namespace = "settling"
         fit_in_run(run.part(SETTLING), imitation)
+        module.settling_s = imitation.elapsed_s
         module.elapsed_s += imitation.elapsed_s
 
     def search(self, run: Run, module: Reinforcement) -> None:

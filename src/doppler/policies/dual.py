@@ -259,12 +259,13 @@ class DualPolicy(nn.Module):
 
         Args:
             view: the problem.
-            is_greedy: whether a placement is wanted, not episodes to learn from. Then a checksum
-                tells whether weights have changed, because `_state_on` misses some changes. It
-                takes a quarter of a millisecond, which is too long for every use of an update.
+            is_greedy: whether a placement is wanted, not an episode of a training. Then, and for a
+                policy that is not trained, a checksum tells whether weights have changed, because
+                `_state_on` misses some changes. It takes a quarter of a millisecond, which is too
+                long for every use of an update.
         """
         key, learns = self._state_on(view), self._learns and torch.is_grad_enabled()
-        checksum = None if learns and not is_greedy else self._checksum()
+        checksum = None if self._learns and not is_greedy else self._checksum()
         if (
             self._played_with is None
             or self._played_with[0] != key

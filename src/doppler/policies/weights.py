@@ -64,6 +64,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     """Set a policy's weights to those of a checkpoint of any stage.
 
+    Parts that the policy is built without, such as a list scheduler's terms, stay switched off.
+
     Args:
         policy: to change.
         path: of the checkpoint, or ``pretrained``.
@@ -77,8 +79,13 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     weights = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     if isinstance(policy, Bindable):
         weights = policy.completed(weights)
+    fixed = {
+        name: one.detach().clone()
+        for name, one in policy.named_parameters()
+        if not one.requires_grad and name in weights and weights[name].shape == one.shape
+    }
     try:
-        policy.load_state_dict(weights)
+        policy.load_state_dict({**weights, **fixed})
     except RuntimeError as error:
         detail = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise InputError(f"{path}: weights of another policy: {detail}") from None

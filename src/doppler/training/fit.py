@@ -62,6 +62,12 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
     Raises:
         InputError: settings that Lightning does not take together, or on this machine.
     """
+    if (num := settings.get("accumulate_grad_batches", 1)) != 1:
+        # A training counts its executions by updates.
+        raise InputError(
+            f"trainer.accumulate_grad_batches: must be 1, got {num}; larger updates have a larger "
+            "algorithm.reinforcement.batch_episodes"
+        )
     lightnings = {key: value for key, value in settings.items() if key in _LIGHTNINGS.known}
     try:
         plugins = [*(lightnings.pop("plugins", None) or ()), OneProcess()]

@@ -122,6 +122,7 @@ class Reinforcement(EpisodeTraining):
     Attributes:
         trained: what training alone found on its first problem, and its effort; None until the
             training has ended.
+        settling_s: seconds of imitating the best placement at the end, part of ``elapsed_s``.
         is_searched: whether a search has followed.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III; conf/algorithm/paper.yaml has the
@@ -172,6 +173,7 @@ class Reinforcement(EpisodeTraining):
         self.rng = seeded_generator(seed, "reinforcement")
         self.score: Score | None = None
         self.trained: tuple[ScoredPlacement, Effort] | None = None
+        self.settling_s = 0.0
         self.is_searched = False
 
     @property
@@ -333,6 +335,7 @@ class Reinforcement(EpisodeTraining):
             "trials": [problem.state() for problem in self.trials],
             "score": self.score and list(self.score),
             "elapsed_s": self.elapsed_s,
+            "settling_s": self.settling_s,
             "evaluations": self.effort.evaluations,
             "trained": effort and [found.plain(), effort.evaluations, effort.seconds],
             "is_searched": self.is_searched,
@@ -347,6 +350,7 @@ class Reinforcement(EpisodeTraining):
                 problem.restore(state)
         self.score = kept["score"] and Score(*kept["score"])
         self.elapsed_s = kept["elapsed_s"]
+        self.settling_s = kept.get("settling_s", 0.0)  # which older checkpoints lack
         self.is_searched = kept["is_searched"]
         if kept["trained"] is not None:
             found, evaluations, seconds = kept["trained"]
