@@ -19,7 +19,7 @@ ON_GPUS = [
 ON_CORES = ["workload=chainmm", "workload.preset=small"]
 
 CALIBRATION = {
-    False: {"runs": 16, "seconds": 3, "placements": 30, "repeats": 5},
+    False: {"runs": 16, "seconds": 2, "placements": 30, "repeats": 5},
     True: {"runs": 2, "seconds": 0, "placements": 3, "repeats": 2},
 }
 TRAINING = {

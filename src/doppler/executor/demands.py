@@ -215,7 +215,9 @@ class _Runner:
             _random(shape, dtype, place)
             for shape, dtype in zip(kernel.operand_shapes, kernel.operand_dtypes, strict=True)
         ]
-        compute = compile_kernel(kernel, device=place.partition(":")[0])
+        compute = compile_kernel(kernel, device=place)
+        if place.startswith("cuda"):  # operands were made on another stream than they are read on
+            torch.cuda.synchronize(place)
         return lambda: compute(operands)
 
     def _reference(self, name: str, d: int) -> Action:

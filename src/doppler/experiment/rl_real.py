@@ -294,6 +294,9 @@ class RealReinforcement(Stage):
         system = spec.system
         if not isinstance(system, Threads | Cuda):
             return []
+        if isinstance(system, Cuda) and system.queue == "strict" and system.graphs:
+            # Barriers are issued op by op, which alone takes longer than a replayed CUDA graph.
+            return []
         barriers: tuple[Any, Any] = system.synchronous(), BulkSynchronous()
         synchronous, simulated = map(spec.on, barriers)
         settings = as_container(spec.cfg.stage.synchronous)
