@@ -3,11 +3,13 @@
 Shape suffix: B placements, V ops.
 """
 
+import logging
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -80,6 +82,20 @@ def _wait(settings: Settings) -> None:
             torch.cuda.synchronize(gpu)
 
 
+@contextmanager
+def refused_graphs() -> Iterator[list[str]]:
+    """Collect the warnings of executions that should be CUDA graphs and are not."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logger = logging.getLogger("doppler.executor.graphs")
+    logger.addHandler(handler)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
+
+
 def results(settings: Settings) -> Findings:
     """Every workload on every system: its results are plain torch's, its traces pass the checks."""
     seeds = range(2 if settings.small else 25)
@@ -87,18 +103,20 @@ def results(settings: Settings) -> Findings:
     for label, system in _systems(settings).items():
         for name in WORKLOADS[:2] if settings.small else WORKLOADS:
             try:
-                share = check_runs(
-                    name,
-                    settings.num_devices,
-                    system,
-                    seeds,
-                    factor=ERROR_FACTOR if on_gpus else 1.0,
-                    tolerance_s=CLOCKS_S if label.startswith("strict, ") else None,
-                )
+                with refused_graphs() as refused:
+                    share = check_runs(
+                        name,
+                        settings.num_devices,
+                        system,
+                        seeds,
+                        factor=ERROR_FACTOR if on_gpus else 1.0,
+                        tolerance_s=CLOCKS_S if label.startswith("strict, ") else None,
+                    )
             except Exception as error:
                 yield Fault.of(error, f"{name}, {label}")
             else:
                 yield Figure(name, label, share)
+                yield from (Fault(f"{name}, {label}: {line}") for line in refused[:1])
     if on_gpus:
         check_too_little_memory(Cuda())
 
@@ -228,11 +246,12 @@ def whole_runs(settings: Settings) -> Findings:
         for label, system in _systems(settings).items():
             if label == "fifo":
                 continue
-            with system.open(of) as session:
+            with refused_graphs() as refused, system.open(of) as session:
                 for where, device_BV in (("one device", alone_BV), ("dealt out", dealt_BV)):
                     seconds_R = session.measure(device_BV, repeats=1 + repeats).seconds[0]
                     milliseconds = float(np.median(seconds_R[1:])) * 1e3
                     yield Figure(_row(of.graph), f"{where}, {label}", milliseconds)
+            yield from (Fault(f"{name}, {label}: {line}") for line in refused[:1])
 
 
 def _graphs(name: str) -> list[DataflowGraph]:

@@ -237,6 +237,20 @@ def test_parts_run_on_a_gpu(gpu, monkeypatch, name):
     assert len(told) == (name == "results")
 
 
+def test_what_should_be_a_graph_and_is_not_is_a_fault(with_graphs, monkeypatch):  # noqa: F811
+    with_graphs(1)
+    monkeypatch.setattr(executing, "check_too_little_memory", lambda system: None)
+
+    def refuse(self) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", refuse)
+    faults = [one for one in executing.results(Settings("cuda", True, None)) if type(one) is Fault]
+    assert [fault.line.partition(" (")[0] for fault in faults] == [
+        f"{name}, strict, as graphs: no CUDA graph of this run" for name in executing.WORKLOADS[:2]
+    ]
+
+
 def test_graphs_are_held_against_what_is_issued(with_graphs, monkeypatch):  # noqa: F811
     with_graphs(2)  # one of which is used
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
