@@ -16,6 +16,7 @@ from doppler.search import NO_PLACEMENT, Effort, ScoredPlacement
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.training import Imitation, effort_of, found_of, save_checkpoint
+from doppler.training.imitation import Plateau
 
 
 def imitation(problem: Problem, **changes) -> Imitation:
@@ -79,6 +80,14 @@ def test_imitation_ends_when_nothing_more_is_learned_and_does_not_go_on(tmp_path
     (updates, weights), (again, same) = ended
     assert updates == again < module.num_updates / 2
     assert torch.equal(weights, same)
+
+
+def test_imitation_is_sure_only_if_no_step_can_differ():
+    """An episode whose probability is above a half takes the most likely choice in each step."""
+    after = Plateau(mean=-5e-4)
+    assert after.is_sure(300)
+    assert not after.is_sure(10_000), "exp(-5), in which five steps may be even"
+    assert not Plateau(mean=-2e-3).is_sure(10)
 
 
 def test_with_patience_rates_do_not_rise():

@@ -23,8 +23,10 @@ from doppler.training.updates import EpisodeTraining, finite
 _FALL = 1 / 3
 # Least relative rise of the log-likelihood that counts; number of updates that it is averaged over.
 _RISE, _SMOOTHED = 0.01, 5
-# Mean log-likelihood of an op from which the policy decides almost surely as the teacher does.
-_SURE = -1e-3
+# Mean log-likelihood of an op from which the policy decides almost surely as the teacher does. In a
+# large graph a single other decision would not show in the mean, so the whole episode must also be
+# likelier than not: then the teacher's is the most likely choice in every step.
+_SURE, _LIKELY = -1e-3, -math.log(2.0)
 
 
 class Plateau(NamedTuple):
@@ -42,10 +44,13 @@ class Plateau(NamedTuple):
     waited: int = 0
     falls: int = 0
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the policy decides almost surely as the teacher does."""
-        return self.mean > _SURE
+    def is_sure(self, num_ops: int) -> bool:
+        """Whether the policy decides almost surely as the teacher does.
+
+        Args:
+            num_ops: of an episode.
+        """
+        return self.mean > max(_SURE, _LIKELY / num_ops)
 
     def after(self, log_likelihood: float, patience: int) -> "Plateau":
         """Return the state after one more update.
@@ -170,7 +175,7 @@ class Imitation(EpisodeTraining):
     def has_settled(self) -> bool:
         """Whether further updates would teach nothing."""
         return self.patience is not None and (
-            self.plateau.is_sure
+            self.plateau.is_sure(self.view.problem.num_ops)
             or self.rate_left(self.global_step) * self.learning_rate[0] < self.learning_rate[1]
         )
 
