@@ -108,6 +108,15 @@ def test_imitation_in_its_own_episodes_ends_in_the_teachers_schedule_too(tmp_pat
     assert explored.shares == pytest.approx(list(1.0 - steps)), "from 1 to 0"
 
 
+def test_advice_that_the_policy_cannot_see_is_refused(tmp_path):
+    """It sees ops that can start first: not those that wait for op 0, of the longest paths."""
+    graph = graph_of([1, *[2] * 80, *[40] * 100], [(0, v, 10_000) for v in range(81, 181)])
+    problem = build(graph, cluster_of([1.0, 1.0]))
+    module = imitation(problem, exploration=1.0)
+    with pytest.raises(InputError, match=r"^algorithm.imitation.exploration: .* too many ops are"):
+        fit(module, tmp_path)
+
+
 class NotedExploration:
     """Notes how much the episodes of a policy explore."""
 

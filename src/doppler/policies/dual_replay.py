@@ -12,6 +12,7 @@ from torch_geometric.utils import scatter
 
 from doppler.policies.dual_rollout import Record, parts_of_episode
 from doppler.policies.encoder import LEAKINESS
+from doppler.support.errors import InputError
 
 
 class SelRows:
@@ -42,7 +43,12 @@ class SelRows:
         if advised_op_BV is not None:
             advised_T = torch.from_numpy(np.take_along_axis(advised_op_BV, record.step, 1).ravel())
             self.chosen = (self.op == advised_T[self.step]).nonzero()[:, 0]
-            assert len(self.chosen) == self.num_steps, "advice is to take a candidate"
+            if len(self.chosen) != self.num_steps:
+                raise InputError(
+                    "algorithm.imitation.exploration: the critical path advises an op that is not "
+                    "among the candidates that the policy sees, because too many ops are ready; "
+                    "null imitates it in its own episodes"
+                )
 
 
 def _joined(rows: NDArray, num_B: NDArray[np.int64]) -> NDArray:
