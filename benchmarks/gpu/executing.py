@@ -275,8 +275,6 @@ def _torch_runs(of: DataflowGraph, settings: Settings) -> Findings:
             return
         try:
             compiled = _compiled(operators)
-            for block in blocks:  # or CUDA graphs of torch copy them in each call
-                torch._dynamo.mark_static_address(block)
             seconds = _median_s(lambda: compiled(blocks), settings, held=True)
         except Exception as error:  # of another project's compiler
             yield Figure(_row(of), "torch.compile", type(error).__name__)
@@ -308,6 +306,8 @@ def _traced(of: DataflowGraph, place: str) -> tuple[Callable[..., Any], list[tor
     """The operators of a graph as one function, and what it takes."""
     inputs = random_inputs(of, np.random.default_rng(0))
     blocks = [block.to(place) for block in input_blocks(of, inputs)]
+    for block in blocks:  # or the CUDA graphs of torch.compile copy them in each call
+        torch._dynamo.mark_static_address(block)
     with torch.inference_mode():
         return make_fx(partial(_compute, of, place))(blocks), blocks
 

@@ -110,6 +110,7 @@ def test_imitation_weights_are_what_stage_two_begins_with(run, tmp_path):
 def test_the_ablation_of_training_changes_no_weight(run, tmp_path):
     run("method=ablation/frozen")
     checkpoints = only(tmp_path.glob("rl_sim/*/*/*/*/checkpoints"))
+    assert not (checkpoints.parent / "settling").exists()
     first, last = (
         load_checkpoint(checkpoints / name)["state_dict"] for name in ("best.ckpt", "last.ckpt")
     )

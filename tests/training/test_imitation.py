@@ -86,7 +86,7 @@ def test_imitation_is_sure_only_if_no_step_can_differ():
     """An episode whose probability is above a half takes the most likely choice in each step."""
     after = Plateau(mean=-5e-4)
     assert after.is_sure(300)
-    assert not after.is_sure(10_000), "exp(-5), in which five steps may be even"
+    assert not after.is_sure(10_000), "exp(-5): seven steps may be even"
     assert not Plateau(mean=-2e-3).is_sure(10)
 
 

@@ -30,8 +30,10 @@ def bandwidths(devices: Devices, num_bytes: int | None = None) -> NDArray[np.flo
     """
     num = devices.num_devices
     if num_bytes is None:
-        on_gpus = devices.place(0).startswith("cuda")
-        num_bytes = GPU_COPY_BYTES if on_gpus else COPY_BYTES
+        num_bytes, place = COPY_BYTES, devices.place(0)
+        if place.startswith("cuda"):
+            room = torch.cuda.get_device_properties(place).total_memory
+            num_bytes = min(GPU_COPY_BYTES, room // 64)  # four blocks, beside what the run has
     rate_DD = np.full((num, num), np.nan)
     for src in range(num):
         for dst in range(num):

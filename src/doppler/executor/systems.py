@@ -138,6 +138,10 @@ class Cuda(_Executor):
     graphs: bool = True
     name: ClassVar[str] = "cuda"
 
+    def replays_graphs(self) -> bool:
+        """Whether executions are replayed as CUDA graphs, if their kernels can be captured."""
+        return self.queue == "strict" and self.graphs and torch.cuda.device_count() == 1
+
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
         """Open a session for one problem (see `Threads.open`).
 

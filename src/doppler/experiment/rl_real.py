@@ -294,7 +294,7 @@ class RealReinforcement(Stage):
         system = spec.system
         if not isinstance(system, Threads | Cuda):
             return []
-        if isinstance(system, Cuda) and system.queue == "strict" and system.graphs:
+        if isinstance(system, Cuda) and system.replays_graphs():
             # Barriers are issued op by op, which alone takes longer than a replayed CUDA graph.
             return []
         barriers: tuple[Any, Any] = system.synchronous(), BulkSynchronous()

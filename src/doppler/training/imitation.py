@@ -25,7 +25,8 @@ _FALL = 1 / 3
 _RISE, _SMOOTHED = 0.01, 5
 # Mean log-likelihood of an op from which the policy decides almost surely as the teacher does. In a
 # large graph a single other decision would not show in the mean, so the whole episode must also be
-# likelier than not: then the teacher's is the most likely choice in every step.
+# likelier than not: then the teacher's is the most likely choice in every recorded step. Above some
+# thousand ops only a sample of steps is recorded.
 _SURE, _LIKELY = -1e-3, -math.log(2.0)
 
 
