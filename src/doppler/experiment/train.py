@@ -210,23 +210,30 @@ class Learner:
         """Imitate the best placement of the training until it is the policy's greedy choice.
 
         Nothing is executed. Does nothing if the algorithm leaves this step out (algorithm=paper),
-        or if the greedy placement of these weights is already the best.
+        or if the greedy placement of these weights is known to be as good.
         """
         best, spec = module.problem.evaluator.found, run.spec
         if best.placement is None or not self.algorithm.imitate_best:
             return
-        best_one = TaughtPlacement.of(spec.problem, best.placement)
-        # An earlier greedy placement says nothing about these weights.
+
+        def decided(placement: Placement) -> list[int]:
+            steps = TaughtPlacement.of(spec.problem, placement)
+            return [*steps.op.tolist(), *steps.device.tolist()]
+
+        # That earlier weights placed as well says nothing about these, which may have changed.
+        as_good = [best.placement]
+        for known in (module.problem.greedy, module.problem.tried):
+            if known.placement is not None and known.seconds <= best.seconds:
+                as_good.append(known.placement)
         rng = seeded_generator(spec.seed, "settling")
         device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
-        greedy = Placement.make(spec.problem, device_BV[0], priority_BV[0])
-        own = TaughtPlacement.of(spec.problem, greedy)
-        if (own.op == best_one.op).all() and (own.device == best_one.device).all():
+        own = decided(Placement.make(spec.problem, device_BV[0], priority_BV[0]))
+        if any(own == decided(placement) for placement in as_good):
             return
         imitation: Imitation = instantiate(self.algorithm.imitation)(
             policy=module.policy,
             view=spec.view,
-            teacher=best_one,
+            teacher=TaughtPlacement.of(spec.problem, best.placement),
             episodes=spec.cfg.budget.imitation_episodes,
             seed=spec.seed,
             exploration=None,

@@ -46,12 +46,14 @@ class TrainingProblem:
         evaluator: executes its placements and keeps the best one.
         history: costs of the episodes so far, for advantages that use them.
         greedy: the best greedy placement so far.
+        tried: the greedy placement of the last trial.
     """
 
     view: ProblemView
     evaluator: Evaluator
     history: CostHistory = NO_HISTORY
     greedy: ScoredPlacement = NO_PLACEMENT
+    tried: ScoredPlacement = NO_PLACEMENT
 
     @property
     def best(self) -> ScoredPlacement:
@@ -69,6 +71,7 @@ class TrainingProblem:
             "best": self.evaluator.state(),
             "history": list(self.history),
             "greedy": self.greedy.plain(),
+            "tried": self.tried.plain(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -76,6 +79,8 @@ class TrainingProblem:
         self.evaluator.restore(state["best"])
         self.history = CostHistory(*state["history"])
         self.greedy = ScoredPlacement.restored(state["greedy"], self.view.problem)
+        if "tried" in state:  # which older checkpoints lack
+            self.tried = ScoredPlacement.restored(state["tried"], self.view.problem)
 
 
 class Score(NamedTuple):
@@ -320,8 +325,9 @@ class Reinforcement(EpisodeTraining):
         device_BV, priority_BV = self.policy.rollout(problem.view, 1, 0.0, self.rng).placements()
         placement = Placement.make(problem.view.problem, device_BV[0], priority_BV[0])
         seconds = problem.evaluator.confirm(placement, GREEDY)
+        problem.tried = ScoredPlacement(placement, seconds, GREEDY)
         if problem.greedy.placement is None or seconds < problem.greedy.seconds:
-            problem.greedy = ScoredPlacement(placement, seconds, GREEDY)
+            problem.greedy = problem.tried
         return seconds
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
