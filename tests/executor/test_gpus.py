@@ -187,6 +187,16 @@ def test_cores_copy_at_some_rate():
     assert (rate_DD[~np.eye(3, dtype=bool)] > 1e6).all()
 
 
+@pytest.mark.parametrize(
+    ("place", "total", "expected"),
+    [("cpu", 0, 1 << 26), ("cuda:0", 80 << 30, 1 << 30), ("cuda:0", 8 << 30, 1 << 27)],
+)
+def test_the_block_that_is_copied_fits_the_kind_of_device(monkeypatch, place, total, expected):
+    properties = SimpleNamespace(total_memory=total)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: properties)
+    assert bandwidth.block_bytes(place) == expected
+
+
 def test_a_pair_that_no_way_connects_is_named(made_up, monkeypatch):
     made_up(2)
     monkeypatch.setattr(Gpus, "_arrives", lambda self, src, dst: (src, dst) != (1, 0))

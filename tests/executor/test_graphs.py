@@ -198,6 +198,15 @@ def test_strict_orders_are_captured_unless_it_is_declined(with_graphs, issued):
     assert Graph.made
 
 
+def test_runs_with_barriers_are_compared_only_where_nothing_is_replayed(with_graphs):
+    with_graphs(1)
+    assert Cuda(queue="strict").replays_graphs()
+    assert not Cuda(queue="strict", graphs=False).replays_graphs()
+    assert not Cuda().replays_graphs()
+    with_graphs(2)
+    assert not Cuda(queue="strict").replays_graphs()
+
+
 def test_what_runs_on_several_gpus_is_issued(with_graphs, issued):
     with_graphs(2)
     problem = strict_problem()

@@ -473,7 +473,6 @@ def test_episodes_are_played_with_the_weights_and_the_problem_of_the_moment():
 def test_an_update_encodes_the_graph_once_also_with_episodes_beside_it(monkeypatch):
     policy, view = make_policy(0), make_view(random_problem(0, num_ops=40, num_devices=3))
     policy.log_prob(view, policy.rollout(view, 4, None, generator()))
-    add_unseen(policy)
     encoded = []
     parts_of = policy._static_parts
     monkeypatch.setattr(policy, "_static_parts", lambda view: encoded.append(1) or parts_of(view))

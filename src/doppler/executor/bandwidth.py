@@ -30,10 +30,7 @@ def bandwidths(devices: Devices, num_bytes: int | None = None) -> NDArray[np.flo
     """
     num = devices.num_devices
     if num_bytes is None:
-        num_bytes, place = COPY_BYTES, devices.place(0)
-        if place.startswith("cuda"):
-            room = torch.cuda.get_device_properties(place).total_memory
-            num_bytes = min(GPU_COPY_BYTES, room // 64)  # four blocks, beside what the run has
+        num_bytes = block_bytes(devices.place(0))
     rate_DD = np.full((num, num), np.nan)
     for src in range(num):
         for dst in range(num):
@@ -46,6 +43,18 @@ def bandwidths(devices: Devices, num_bytes: int | None = None) -> NDArray[np.flo
                 with _one_core():
                     rate_DD[src, dst] = num_bytes / min(_seconds(copy) for _ in range(_COPIES))
     return rate_DD
+
+
+def block_bytes(place: str) -> int:
+    """Return the size of the block that devices of this kind copy.
+
+    Args:
+        place: of a device, in torch's notation.
+    """
+    if not place.startswith("cuda"):
+        return COPY_BYTES
+    room = torch.cuda.get_device_properties(place).total_memory
+    return min(GPU_COPY_BYTES, room // 64)  # the run has its own data there
 
 
 @contextmanager

@@ -221,10 +221,9 @@ class Learner:
             return [*steps.op.tolist(), *steps.device.tolist()]
 
         # That earlier weights placed as well says nothing about these, which may have changed.
-        as_good = [best.placement]
-        for known in (module.problem.greedy, module.problem.tried):
-            if known.placement is not None and known.seconds <= best.seconds:
-                as_good.append(known.placement)
+        as_good, tried = [best.placement], module.problem.tried
+        if tried.placement is not None and tried.seconds <= best.seconds:
+            as_good.append(tried.placement)
         rng = seeded_generator(spec.seed, "settling")
         device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
         own = decided(Placement.make(spec.problem, device_BV[0], priority_BV[0]))

@@ -47,7 +47,7 @@ class SelRows:
                 raise InputError(
                     "algorithm.imitation.exploration: the critical path advises an op that is not "
                     "among the candidates that the policy sees, because too many ops are ready; "
-                    "null imitates it in its own episodes"
+                    "null imitates the critical path in its own episodes"
                 )
 
 
