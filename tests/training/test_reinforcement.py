@@ -22,6 +22,7 @@ from trainings import (
 
 from doppler.baselines.levels import b_level_priority
 from doppler.search import seeded_generator
+from doppler.search.estimating import open_estimates_of
 from doppler.simulator import WorkConserving
 from doppler.training import effort_of, found_of, save_checkpoint
 
@@ -103,12 +104,18 @@ def test_at_a_rate_of_0_all_is_played_and_nothing_learned(tmp_path):
     assert not torch.equal(weights_of(module), before)
 
 
-def test_episodes_that_return_become_more_and_are_counted(tmp_path):
+@pytest.mark.parametrize("drafts", [1, 5])
+def test_episodes_that_return_become_more_and_are_counted(tmp_path, drafts):
     problem = random_problem(6, num_ops=12, num_devices=3, costs="distinct")
     rollouts = NotedRollouts(make_policy(0))
     with WorkConserving().open(problem) as session:
         module = reinforcement(
-            session, policy=rollouts.policy, evaluations=101, batch_episodes=8, returning_share=0.75
+            session,
+            policy=rollouts.policy,
+            evaluations=101,
+            batch_episodes=8,
+            returning_share=0.75,
+            returning_drafts=drafts,
         )
         fit(module, tmp_path)
         assert session.evaluations == module.effort.evaluations
@@ -130,6 +137,43 @@ def test_what_returning_episodes_improve_keeps_its_source(tmp_path):
         sources.add(module.problem.evaluator.found.source)
     assert sources <= {f"{one}{more}" for one in SOURCES for more in ("", ", returns")}
     assert any(source.endswith(", returns") for source in sources), sources
+
+
+def test_of_the_drafts_that_return_the_one_with_the_best_estimate_is_executed(tmp_path):
+    problem = random_problem(6, num_ops=20, num_devices=4, costs="distinct")
+    policy, drafts, executed = make_policy(0), [], []
+    with WorkConserving().open(problem) as session, open_estimates_of(session) as estimates:
+        module = reinforcement(
+            session,
+            policy=policy,
+            evaluations=200,
+            batch_episodes=8,
+            returning_share=0.75,
+            returning_drafts=4,
+        )
+        evaluator, return_to = module.problem.evaluator, policy.return_to
+
+        def noted_return(view, op_V, device_V, window_B2, rng):
+            drawn = return_to(view, op_V, device_V, window_B2, rng)
+            is_other_B = ((drawn.op != op_V) | (drawn.device != device_V)).any(axis=1)
+            drafts.append((*drawn.placements(), is_other_B))
+            return drawn
+
+        def noted_measure(device_BV, priority_BV, rng, sources=None):
+            num = sum(source.endswith(", returns") for source in sources)
+            if num > 0:
+                executed.append((device_BV[-num:], priority_BV[-num:]))
+            return type(evaluator).measure(evaluator, device_BV, priority_BV, rng, sources)
+
+        policy.return_to, evaluator.measure = noted_return, noted_measure
+        fit(module, tmp_path)
+        assert len(drafts) == len(executed) > 10
+        for (device_BV, priority_BV, is_other_B), taken in zip(drafts, executed, strict=True):
+            assert len(device_BV) == 4 * len(taken[0])
+            drafted_B = estimates.measure(device_BV, priority_BV).cost_s()
+            taken_B = estimates.measure(*taken).cost_s()
+            best_B = np.where(is_other_B, drafted_B, np.inf).reshape(-1, 4).min(axis=1)
+            assert (taken_B == best_B)[np.isfinite(best_B)].all()
 
 
 def test_the_best_so_far_says_whether_the_policy_placed_it_or_what_else(tmp_path):

@@ -31,6 +31,8 @@ class ReinforcementOptions:
             so far. They repeat it except for a window of steps, which the policy decides anew. The
             length of the window is log-uniform. The share rises linearly from 0 in the first batch.
             These episodes give no gradient.
+        returning_drafts: number of drafts of each of these episodes. Only the draft with the
+            shortest estimated makespan is executed. 1: nothing is estimated.
         extra_candidates: number of episodes that place groups of ops, and also number of
             clusterings, that are executed in addition to an update's own episodes. They may become
             the best placement, but give no gradient.
@@ -53,6 +55,7 @@ class ReinforcementOptions:
     extra_candidates: BatchOrNone
     merged_share: Share = 0.0
     returning_share: Share = 0.0
+    returning_drafts: Batch = 1
     batch_problems: Batch = 1
 
     def __post_init__(self) -> None:

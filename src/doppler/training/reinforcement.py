@@ -30,11 +30,15 @@ from doppler.search import (
     ScoredPlacement,
     seeded_generator,
 )
+from doppler.search.estimating import estimated_costs, open_estimates_of
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, check
 from doppler.training.advantage import ADVANTAGES, NO_HISTORY, CostHistory
 from doppler.training.options import ReinforcementOptions
 from doppler.training.updates import EpisodeTraining, finite
+
+# Devices and priorities of several placements, [B, V] each.
+Placements = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(eq=False)
@@ -224,7 +228,7 @@ class Reinforcement(EpisodeTraining):
         options, view = self.options, self._view_to_play(problem)
         explore = None if options.exploration is None else options.exploration * self.remaining
         returning = self._return_to_best(problem, view)
-        num = options.batch_episodes - sum(len(each.op) for each in returning)
+        num = options.batch_episodes - sum(len(device_BV) for device_BV, _ in returning)
         played = self.policy.rollout(view, num, explore, self.rng)
         cost_B, shortfall_B = self._execute(problem, view, played, returning, explore)
         log_prob_B, entropy_B = self.policy.log_prob(view, played)
@@ -239,18 +243,30 @@ class Reinforcement(EpisodeTraining):
             self._log(problem, cost_B, entropy.item())
         return -policy_gradient - options.entropy * self.remaining * entropy
 
-    def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Decisions]:
-        """Episodes that return to the best placement so far, if this batch has any."""
+    def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Placements]:
+        """Episodes that return to the best placement so far, if this batch has any.
+
+        Each is the best of its drafts by estimates. Drafts that repeat the best placement come last.
+        """
         num = self.options.num_returning(1.0 - self.remaining)
         placement = problem.evaluator.placement
         if num == 0 or placement is None or view.is_merged or not isinstance(self.policy, Returns):
             return []
         taught = TaughtPlacement.of(view.problem, placement)
-        num_ops = view.problem.num_ops
-        length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num)).astype(np.int64)
+        num_ops, num_drafts = view.problem.num_ops, self.options.returning_drafts
+        length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num * num_drafts)).astype(np.int64)
         first_B = self.rng.integers(1 - length_B, num_ops)
         window_B2 = np.stack([first_B, first_B + length_B], axis=1).clip(0, num_ops)
-        return [self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)]
+        drafts = self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)
+        device_BV, priority_BV = drafts.placements()
+        if num_drafts > 1:
+            with open_estimates_of(problem.evaluator.session) as estimates:
+                costs = estimated_costs(estimates, device_BV, priority_BV)
+            repeats_B = (drafts.op == taught.op) & (drafts.device == taught.device)
+            cost_B = np.where(repeats_B.all(axis=1), np.inf, [one.cost for one in costs])
+            best_B = cost_B.reshape(num, num_drafts).argmin(axis=1) + num_drafts * np.arange(num)
+            device_BV, priority_BV = device_BV[best_B], priority_BV[best_B]
+        return [(device_BV, priority_BV)]
 
     def _view_to_play(self, problem: TrainingProblem) -> ProblemView:
         """The problem's view, or for a share of the updates one with merged ops."""
@@ -264,12 +280,12 @@ class Reinforcement(EpisodeTraining):
         problem: TrainingProblem,
         view: ProblemView,
         played: Decisions,
-        returning: list[Decisions],
+        returning: list[Placements],
         explore: float | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Execute all episodes; return seconds and memory shortfall [B] of the sampled ones."""
         num, extra = len(played.op), self.options.extra_candidates
-        placements = [episodes.placements() for episodes in (played, *returning)]
+        placements = [played.placements(), *returning]
         sources = [MERGED_EPISODE if view.is_merged else EPISODE] * num
         first = problem.evaluator.found.source.removesuffix(RETURNED)
         sources += [first + RETURNED] * (self.options.batch_episodes - num)
