@@ -246,7 +246,7 @@ class Reinforcement(EpisodeTraining):
     def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Placements]:
         """Episodes that return to the best placement so far, if this batch has any.
 
-        Each is the best of its drafts by estimates. Drafts that repeat the best placement come last.
+        Each is the best of its drafts by estimates; one that repeats the best placement comes last.
         """
         num = self.options.num_returning(1.0 - self.remaining)
         placement = problem.evaluator.placement
