@@ -5,7 +5,7 @@ Shape suffixes: B episodes, V ops.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ from doppler.search import (
     seeded_generator,
 )
 from doppler.search.estimating import estimated_costs, open_estimates_of
+from doppler.simulator import SimulatorSession
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, check
 from doppler.training.advantage import ADVANTAGES, NO_HISTORY, CostHistory
@@ -244,10 +245,7 @@ class Reinforcement(EpisodeTraining):
         return -policy_gradient - options.entropy * self.remaining * entropy
 
     def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Placements]:
-        """Episodes that return to the best placement so far, if this batch has any.
-
-        Each is the best of its drafts by estimates; one that repeats the best placement comes last.
-        """
+        """Episodes that return to the best placement so far, if this batch has any."""
         num = self.options.num_returning(1.0 - self.remaining)
         placement = problem.evaluator.placement
         if num == 0 or placement is None or view.is_merged or not isinstance(self.policy, Returns):
@@ -257,16 +255,15 @@ class Reinforcement(EpisodeTraining):
         length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num * num_drafts)).astype(np.int64)
         first_B = self.rng.integers(1 - length_B, num_ops)
         window_B2 = np.stack([first_B, first_B + length_B], axis=1).clip(0, num_ops)
-        drafts = self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)
-        device_BV, priority_BV = drafts.placements()
-        if num_drafts > 1:
-            with open_estimates_of(problem.evaluator.session) as estimates:
-                costs = estimated_costs(estimates, device_BV, priority_BV)
-            repeats_B = (drafts.op == taught.op) & (drafts.device == taught.device)
-            cost_B = np.where(repeats_B.all(axis=1), np.inf, [one.cost for one in costs])
-            best_B = cost_B.reshape(num, num_drafts).argmin(axis=1) + num_drafts * np.arange(num)
-            device_BV, priority_BV = device_BV[best_B], priority_BV[best_B]
-        return [(device_BV, priority_BV)]
+        played = partial(self.policy.return_to, view, taught.op, taught.device, rng=self.rng)
+        if num_drafts == 1:
+            return [played(window_B2).placements()]
+        with open_estimates_of(problem.evaluator.session) as estimates:
+            # One after the other, because records of all drafts would need much memory.
+            return [
+                _best_draft(played(windows), taught, estimates)
+                for windows in np.split(window_B2, num)
+            ]
 
     def _view_to_play(self, problem: TrainingProblem) -> ProblemView:
         """The problem's view, or for a share of the updates one with merged ops."""
@@ -378,3 +375,14 @@ class Reinforcement(EpisodeTraining):
             found, evaluations, seconds = kept["trained"]
             effort = Effort(evaluations, seconds)
             self.trained = ScoredPlacement.restored(found, self.problem.view.problem), effort
+
+
+def _best_draft(
+    drafts: Decisions, returned_to: TaughtPlacement, estimates: SimulatorSession
+) -> Placements:
+    """The draft with the best estimate; one that repeats the placement comes last."""
+    device_BV, priority_BV = drafts.placements()
+    estimated = [one.cost for one in estimated_costs(estimates, device_BV, priority_BV)]
+    same_BV = (drafts.op == returned_to.op) & (drafts.device == returned_to.device)
+    best = int(np.where(same_BV.all(axis=1), np.inf, estimated).argmin())
+    return device_BV[best, None], priority_BV[best, None]
