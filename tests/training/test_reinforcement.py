@@ -139,10 +139,16 @@ def test_what_returning_episodes_improve_keeps_its_source(tmp_path):
     assert any(source.endswith(", returns") for source in sources), sources
 
 
-def test_of_the_drafts_that_return_the_one_with_the_best_estimate_is_executed(tmp_path):
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_of_the_drafts_that_return_the_one_with_the_best_estimate_is_executed(
+    tmp_path, is_simulated
+):
+    """Where the system is no simulator, a simulator estimates."""
     problem = random_problem(6, num_ops=20, num_devices=4, costs="distinct")
     policy, drafts, executed = make_policy(0), [], []
-    with WorkConserving().open(problem) as session, open_estimates_of(session) as estimates:
+    with WorkConserving().open(problem) as simulator:
+        session = simulator if is_simulated else CountingSession(simulator)
+        estimates = open_estimates_of(session)
         module = reinforcement(
             session,
             policy=policy,

@@ -133,7 +133,7 @@ class CountingSession:
 
     def __init__(self, session: Session) -> None:
         self.session, self.problem, self.executed = session, session.problem, 0
-        self.is_random = session.is_random
+        self.is_random, self.honours_order = session.is_random, session.honours_order
 
     def measure(self, device_BV, priority_BV=None, repeats=1, rng=None):
         self.executed += len(device_BV) * repeats
