@@ -1,4 +1,4 @@
-"""List schedules chosen by estimates: a control for policies whose episodes are chosen so.
+"""List schedules chosen by estimates: a control for training that uses estimates too.
 
     python benchmarks/list_schedules.py --seeds 0 1
 
@@ -54,22 +54,21 @@ def best_after(problem: Problem, seed: int) -> list[float]:
 def main() -> None:
     """Write the rows of all problems."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", type=Path, default=ROWS)
     options = parser.parse_args()
-    with (
-        options.rows.open("w", encoding="utf-8", newline="") as file,
-        initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"),
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+    rows = []
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         for workload, cluster in itertools.product(WORKLOADS, CLUSTERS):
             line = f"workload={workload} cluster={cluster}"
             problem = next(problems_of((line,), line))
             for seed in options.seeds:
                 for num, seconds in zip(EXECUTIONS, best_after(problem, seed), strict=True):
-                    writer.writerow((workload, cluster, seed, "etf", DRAFTS, num, seconds))
-                file.flush()
+                    rows.append((workload, cluster, seed, "etf", DRAFTS, num, seconds))
+    with options.rows.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -140,9 +140,10 @@ class Reinforcement(EpisodeTraining):
     measured better: episodes are sampled from the policy, advantages compare the episodes of a
     batch, and extra candidates are executed. Some episodes return to the best placement and decide
     some of its steps anew (Go-Explore; Ecoffet et al., Nature 2021); the policy learns nothing from
-    these. Two deviations hold in any case: the reward is not discounted, and the gradient is that
-    of the softmax log-probability of the actions taken, including exploring ones (as in the
-    released code).
+    these. With ``returning_drafts``, estimates choose which of them to execute, as in a search
+    (`search.estimating.AnnealOnEstimates`). Two deviations hold in any case: the reward is not
+    discounted, and the gradient is that of the softmax log-probability of the actions taken,
+    including exploring ones (as in the released code).
     """
 
     options_key = "algorithm.reinforcement"
