@@ -4,7 +4,7 @@ import pytest
 from hydra import compose
 
 from doppler.experiment.main import run as command
-from doppler.experiment.sweeps import runs_of
+from doppler.experiment.sweeps import replace_swept, runs_of
 from doppler.report.page import main as report
 
 
@@ -33,6 +33,30 @@ def test_an_experiment_has_the_runs_of_its_cells_unless_the_command_says_otherwi
     assert runs_of(config)[0] == 4 * 3
     config.hydra.overrides.task = ["seed=5"]
     assert runs_of(config)[0] == 4
+
+
+def test_an_option_of_the_command_replaces_the_sweep_of_an_experiment(configure):
+    config = composed(configure, "experiment=learning_alone")
+    config.hydra.overrides.task = ["++budget.evaluations=500", "seed=1,2", "workload=ffnn"]
+    replace_swept(config)
+    assert config.hydra.sweeper.params == {
+        "method": "learning_controls,learning_alone,learning_alone_from_search",
+        "cluster": "v100x8,p100x4",
+    }
+    assert runs_of(config)[0] == 3 * 2 * 2
+
+
+def test_a_sweep_of_an_experiment_runs_once_for_an_option_of_the_command(tmp_path, capfd):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        "      budget.evaluations: 2,3,4\n      +cluster.memory_bytes: 1e10,2e10\n      seed: 1,2\n"
+    )
+    words = [f"--config-dir={tmp_path}", "experiment=mine", "stage=evaluate", "baseline=[etf]"]
+    assert command([*words, f"output_dir={tmp_path}/out", "budget.evaluations=5", "seed=7"]) == 0
+    assert "run 2 of 2 (cluster.memory_bytes=20000000000.0)" in capfd.readouterr().out
+    assert command([*words, f"output_dir={tmp_path}/one", "cluster.memory_bytes=3e10"]) == 0
+    assert "run 6 of 6" in capfd.readouterr().out
 
 
 def test_each_run_of_a_sweep_is_announced(tmp_path, capfd):

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from doppler.support.errors import printable
 from doppler.support.waiting import duration
@@ -35,7 +35,8 @@ class SweepProgress(Callback):
         self._begin_s = 0.0
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Count the runs."""
+        """Let the command's options replace those of an experiment's sweep, and count the runs."""
+        replace_swept(config)
         self._total, self._varied = runs_of(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -68,6 +69,23 @@ class SweepProgress(Callback):
         folder = Path(config.output_dir)
         if next(folder.rglob(SUMMARY_FILE), None):
             print(f"all runs together: doppler report {shlex.quote(str(folder))}", flush=True)
+
+
+def replace_swept(config: DictConfig) -> None:
+    """Remove the options of ``hydra.sweeper.params`` that the command line gives itself.
+
+    Hydra does so where both are spelled alike. The command's options have ``++`` in front (see
+    `doppler.experiment.overrides`), so Hydra would repeat each run for each value that the
+    experiment sweeps.
+
+    Args:
+        config: the composed configuration, including Hydra's part. Changed in place.
+    """
+    params = config.hydra.sweeper.get("params") or {}
+    given = {str(word).partition("=")[0].lstrip("+") for word in config.hydra.overrides.task}
+    with open_dict(config.hydra):
+        for name in [name for name in params if str(name).lstrip("+") in given]:
+            del params[name]
 
 
 def runs_of(config: DictConfig) -> tuple[int | None, set[str]]:
