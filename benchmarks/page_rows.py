@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from doppler.report.aggregate import over_controls
+
 PROJECT = Path(__file__).resolve().parents[1]
 DATA = PROJECT / "docs/results/data"
 # Columns that are numbers in every file of `doppler report`; others stay as they are written.
@@ -23,10 +25,27 @@ _NUMBERS = (
 def read(file: str) -> pd.DataFrame:
     """The rows of a file as texts; in those of `doppler report`, `_NUMBERS` are numbers."""
     table = pd.read_csv(DATA / f"{file}.csv", dtype=str, keep_default_na=False)
+    if "is_control" in table:
+        table = table.merge(_over_controls(file), left_index=True, right_index=True)
     if "system_kind" in table:
         numbers = [name for name in _NUMBERS if name in table]
         table[numbers] = table[numbers].apply(pd.to_numeric)
     return table
+
+
+def _over_controls(file: str) -> pd.DataFrame:
+    """Each row over the strongest method without learning, with the interval of the ratio."""
+    table = pd.read_csv(DATA / f"{file}.csv")
+    groups = [group for _, group in table.groupby(["system", "rules", "problem"], sort=False)]
+    return pd.DataFrame(
+        [
+            (ratio.value, ratio.low, ratio.high)
+            for group in groups
+            for ratio in filter(None, over_controls(group))
+        ],
+        columns=["over_control", "over_control_low", "over_control_high"],
+        index=[index for group in groups for index in group.index],
+    )
 
 
 def rows_with(table: pd.DataFrame, **keys: str) -> pd.DataFrame:
