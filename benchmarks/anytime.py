@@ -53,10 +53,6 @@ PROJECT = Path(__file__).resolve().parents[1]
 GROUPS = {
     "four workloads": ("workload=chainmm,ffnn,llama_block,llama_layer cluster=p100x4,v100x8",),
     "51 problems": UNSEEN,
-    "200 ops": (
-        "workload=synthetic workload.family=layered,random,stencil,elimination "
-        "workload.num_ops=200 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
-    ),
     "1,000 ops": (
         "workload=synthetic workload.family=layered,random,stencil,elimination "
         "workload.num_ops=1000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",

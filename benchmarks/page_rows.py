@@ -14,6 +14,9 @@ DATA = PROJECT / "docs/results/data"
 _NUMBERS = (
     "makespan_s",
     "spread_s",
+    "log_mean",
+    "log_spread",
+    "seeds",
     "gap",
     "over_control",
     "over_control_low",

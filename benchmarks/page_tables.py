@@ -10,7 +10,7 @@ from benchmarks.page_rows import DATA, markdown_table, one_row, read, result_row
 
 from doppler.experiment.reproduce import verdicts
 from doppler.report.claims import Cell, claims_of
-from doppler.report.intervals import Ratio
+from doppler.report.intervals import Ratio, ratio_of
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 _NAMES = {
@@ -405,14 +405,13 @@ def fidelity() -> str:
 
 # For each part: rows, the method without it, and whether a search follows the training.
 PARTS = {
-    "list scheduler's terms": ("ablation_learning", "doppler_no_experts", True),
+    "list scheduler's terms": ("ablation_learning", "doppler_no_scheduler", True),
     "those, and look-ahead features": ("ablation_learning", "doppler_no_look_ahead", True),
     "learned SEL (longest path first instead)": ("ablation_policies", "doppler_plc_only", True),
     "learned PLC (earliest start instead)": ("ablation_policies", "doppler_sel_only", True),
     "stage I": ("ablation_stages", "doppler_stage_two", True),
     "stage II": ("ablation_stages", "doppler imitation", False),
     "our rules of stage II (the paper's instead)": ("ablation_learning", "doppler_paper", False),
-    "our policy and rules (the paper's instead)": ("ablation_learning", "paper", False),
     "list scheduler as teacher (clustering instead)": (
         *("ablation_learning", "doppler_taught_by_clustering", True),
     ),
@@ -427,14 +426,24 @@ def parts() -> str:
         greedy = method if method.endswith("imitation") else f"{method} greedy"
         decided = [_over(file, name, greedy, "doppler greedy") for name in WORKLOADS]
         searched = [_over(file, name, method, "doppler") for name in WORKLOADS] if searches else []
-        found = [f"{ratio:.3f}" for ratio in decided]
-        rows.append((part, *found, f"{max(searched):.3f}" if searches else "-"))
+        rows.append(
+            (
+                part,
+                *map(_bold_if_sure, decided),
+                f"{max(one.value for one in searched):.3f}" if searches else "-",
+            )
+        )
     return markdown_table(("without", *WORKLOADS, "after the search, largest"), rows)
 
 
-def _over(file: str, workload: str, method: str, other: str) -> float:
-    first, second = (result_row(file, workload, name) for name in (method, other))
-    return first["makespan_s"] / second["makespan_s"]
+def _over(file: str, workload: str, method: str, other: str) -> Ratio:
+    return ratio_of(*(result_row(file, workload, name) for name in (method, other)))
+
+
+def _bold_if_sure(ratio: Ratio) -> str:
+    """The ratio, bold where its interval does not contain 1."""
+    text = f"{ratio.value:.3f}"
+    return f"**{text}**" if ratio.low > 1 or ratio.high < 1 else text
 
 
 def whole_models() -> str:
