@@ -209,6 +209,14 @@ def test_any_path_is_one_and_is_printed_as_it_is(option, command, tmp_path):
     assert f"-> {run_dir}\n" in out
 
 
+@pytest.mark.parametrize("option", ["search.lists.z=", "search.drafts.a.b=1"])
+def test_a_part_of_a_list_that_is_set_by_name_ends_in_one_line(option, command):
+    code, _, error = command("stage=describe", option)
+    name = option.partition("=")[0]
+    assert (code, error.count("\n")) == (1, 1)
+    assert error.startswith(f"error: {name}: a list has no part of this name")
+
+
 def pair(seconds: float) -> str:
     """Two ops in a chain, in JSON."""
     ops = [{"given_seconds": 2}, {"given_seconds": seconds}]

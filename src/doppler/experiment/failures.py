@@ -33,6 +33,8 @@ from doppler.experiment.resolvers import choices_of
 from doppler.support.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
+# Of Hydra 1.3: sets the options of the command line in the configuration.
+_APPLIES_OVERRIDES = "_apply_overrides_to_config"
 
 
 class RunError(Exception):
@@ -97,6 +99,8 @@ def users_cause(error: BaseException) -> str | None:
     Args:
         error: as it was raised.
     """
+    if line := _of_list(error):
+        return line
     chain = [error]
     while (within := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(within)
@@ -130,6 +134,19 @@ def _of_override(error: ConfigCompositionException) -> str | None:
             f"one value that has a comma is quoted: \"{key}='{value}'\""
         )
     return None
+
+
+def _of_list(error: BaseException) -> str | None:
+    """Our own line for an override such as ``search.lists.z=1``, if it sets a list's part by name.
+
+    OmegaConf's error does not say which override it was, and Hydra does not catch it.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    where = next((one for one in frames if one.f_code.co_name == _APPLIES_OVERRIDES), None)
+    if where is None or not isinstance(error, ValueError | TypeError):
+        return None
+    name = where.f_locals["override"].key_or_group
+    return f"{name}: a list has no part of this name; set the whole list, OPTION=[...]"
 
 
 def tell(error: BaseException) -> str:
