@@ -29,7 +29,7 @@ def read(file: str) -> pd.DataFrame:
     """The rows of a file as texts; in those of `doppler report`, `_NUMBERS` are numbers."""
     table = pd.read_csv(DATA / f"{file}.csv", dtype=str, keep_default_na=False)
     if "is_control" in table:
-        table = table.merge(_over_controls(file), left_index=True, right_index=True)
+        table = table.join(_over_controls(file))
     if "system_kind" in table:
         numbers = [name for name in _NUMBERS if name in table]
         table[numbers] = table[numbers].apply(pd.to_numeric)

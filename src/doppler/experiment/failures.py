@@ -137,7 +137,7 @@ def _of_override(error: ConfigCompositionException) -> str | None:
 
 
 def _of_list(error: BaseException) -> str | None:
-    """Our own line for an override such as ``search.lists.z=1``, if it sets a list's part by name.
+    """Our own line for an option such as ``search.lists.z=1``, which names a part of a list.
 
     OmegaConf's error does not say which override it was, and Hydra does not catch it.
     """
