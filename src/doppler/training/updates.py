@@ -72,7 +72,10 @@ class EpisodeTraining(pl.LightningModule):
         groups = [{"params": rest, "lr": first}]
         if network:
             groups.append({"params": network, "lr": first * self.network_rate})
-        optimizer = torch.optim.Adam(groups)
+        # All tensors in one call: the same steps to the bit, in half the time. A fused Adam would
+        # take a fifth, but torch then does not count the changes of the weights, by which policies
+        # notice that they have to encode the problem again.
+        optimizer = torch.optim.Adam(groups, foreach=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_left)
         return {
             "optimizer": optimizer,
@@ -107,7 +110,8 @@ class EpisodeTraining(pl.LightningModule):
         """Log the row of the update, before a checkpoint may count it as done."""
         if not self._noted:
             return
-        gradients = [one.grad for one in self.parameters() if one.grad is not None]
+        parameters = itertools.chain.from_iterable(one["params"] for one in optimizer.param_groups)
+        gradients = [one.grad for one in parameters if one.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
         row = {
             **self._noted,
