@@ -343,13 +343,14 @@ def _mean(cells: Iterable[str]) -> str:
     return f"{geometric_mean(found):.3f}"
 
 
+_LITTLE = "problem_settings=memory_bytes=1600000000.0"
 SETTINGS = {
     "4 P100": ("main_4dev", "llama_layer", ()),
     "8 V100": ("main_8dev", "llama_layer", ()),
     "2 P100": ("fewer_devices", "llama_layer", ("num_devices=2",)),
     "3 P100": ("fewer_devices", "llama_layer", ("num_devices=3",)),
     "two generations of GPU": ("heterogeneous", "llama_layer", ()),
-    "1.6 GB a device": ("memory_limits", "llama_layer", ("memory_bytes=1600000000.0",)),
+    "1.6 GB a device": ("memory_limits", "llama_layer", (_LITTLE,)),
     "tiled Cholesky": ("non_ml", "cholesky", ()),
     "relational report": ("non_ml", "dataproc", ()),
 }

@@ -2,13 +2,14 @@
 
 import io
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from rich.console import Console
-from tests.results import seeds, summary
+from tests.results import ROW, leave_run, seeds, summary
 
-from doppler.experiment.reproduce import PLAN, listed, verdicts, write_page
+from doppler.experiment.reproduce import PLAN, finished_tables, listed, verdicts, write_page
 from doppler.report.claims import RULES, claims_of, claims_table
 
 # Kendall's tau needs the methods of the paper's main table; here in its order on ffnn.
@@ -156,6 +157,19 @@ def test_each_table_answers_its_claim_with_what_the_policy_decides(name):
 def test_nothing_is_placed_on_one_device():
     table = made_up(["doppler greedy", "critical_path"], num_devices=1)
     assert cells(9, {"fewer_devices": table}) == []
+
+
+def test_limits_of_memory_are_told_apart_and_the_paper_gpus_have_none(tmp_path):
+    for memory in (16e9, 2e9, 1.6e9):
+        rows = [replace(ROW, method=name) for name in ("doppler greedy", "critical_path")]
+        rows = [replace(row, problem=f"of {memory}") for row in rows]
+        config = {"cluster": {"name": "p100x4", "memory_bytes": memory}}
+        leave_run(tmp_path / "memory_limits" / f"{memory}", rows, config, method="doppler")
+    found = cells(9, finished_tables(tmp_path))
+    assert sorted(cell.setting for cell in found) == [
+        "chainmm, 4 p100x4, work_conserving, memory_bytes=1600000000.0",
+        "chainmm, 4 p100x4, work_conserving, memory_bytes=2000000000.0",
+    ]
 
 
 def test_measured_rows_answer_two_claims():

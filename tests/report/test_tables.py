@@ -226,7 +226,9 @@ def test_problems_of_one_name_are_told_apart_by_their_settings(tmp_path):
         "a": "chainmm on p100x4, 4 devices, memory=1",
         "b": "chainmm on p100x4, 4 devices, memory=2",
     }
+    assert list(frame_of(runs)["problem_settings"]) == ["memory=1", "memory=2"]
     assert problem_labels(runs[:1]) == {"a": "chainmm on p100x4, 4 devices"}
+    assert list(summarise(frame_of(runs[:1]))["problem_settings"]) == [""]
 
 
 def test_differences_are_named_by_the_last_part_of_their_keys():

@@ -24,6 +24,8 @@ from doppler.support.errors import InputError
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
 COMPARABLE += ["workload", "cluster", "num_devices", "problem"]
 SETTINGS = [*COMPARABLE, "method", "variant", "uses_order", "evaluations"]
+# Columns of `frame_of` that are the same in all rows of a problem.
+_OF_PROBLEMS = ("problem_settings", "optimum_s", "optimum_is_proven")
 _NAMED = 4  # problems that a sentence on many problems names
 
 
@@ -51,12 +53,16 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
     Returns:
         A column per field of `ResultRow`, and more from the runs. ``is_control``: the method is a
         configured baseline, which learns nothing. ``optimum_s``: the known optimum, a bound if
-        ``optimum_is_proven`` is false, NaN if unknown.
+        ``optimum_is_proven`` is false, NaN if unknown. ``problem_settings``: the settings in which
+        problems of one name differ (``memory_bytes=1e9``), empty if there is one of this name.
     """
+    runs = list(runs)
+    settings = _settings_of_problems(runs)
     return pd.DataFrame(
         [
             {
                 **vars(row),
+                "problem_settings": settings[row.problem][1],
                 "is_control": row.method in (run.config.get("baseline") or ()),
                 "optimum_s": run.summary.get("optimum_s", math.nan),
                 "optimum_is_proven": run.summary.get("optimum_is_proven", False),
@@ -119,7 +125,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         placements=("key", lambda keys: frozenset(key for key in keys if not key.endswith(":"))),
         doubt=("doubt", lambda doubts: ", ".join(dict.fromkeys(filter(None, doubts)))),
         **means,
-        **{name: (name, "first") for name in ("optimum_s", "optimum_is_proven") if name in once},
+        **{name: (name, "first") for name in _OF_PROBLEMS if name in once},
     )
     spreads = ["spread_s", "log_spread"]
     table[spreads] = table[spreads].fillna(0.0)
@@ -314,19 +320,26 @@ def problem_labels(runs: Sequence[FinishedRun]) -> dict[str, str]:
     Args:
         runs: on the problems.
     """
+    return {
+        problem: ", ".join(filter(None, words))
+        for problem, words in _settings_of_problems(runs).items()
+    }
+
+
+def _settings_of_problems(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:
+    """The name of every problem, and the settings that tell it from others of this name."""
     named: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
-        row = run.rows[0]
-        devices = "1 device" if row.num_devices == 1 else f"{row.num_devices} devices"
-        name = f"{row.workload} on {row.cluster}, {devices}"
-        settings = {key: run.config.get(key, {}) for key in ("workload", "cluster")}
-        named.setdefault(name, {}).setdefault(row.problem, settings)
-    labels = {}
+        for row in run.rows[:1]:
+            devices = "1 device" if row.num_devices == 1 else f"{row.num_devices} devices"
+            name = f"{row.workload} on {row.cluster}, {devices}"
+            settings = {key: run.config.get(key, {}) for key in ("workload", "cluster")}
+            named.setdefault(name, {}).setdefault(row.problem, settings)
+    found = {}
     for name, of_problem in named.items():
         texts = differences(list(of_problem.values()))
-        for problem, text in zip(of_problem, texts, strict=True):
-            labels[problem] = f"{name}, {text}" if text else name
-    return labels
+        found |= {one: (name, text) for one, text in zip(of_problem, texts, strict=True)}
+    return found
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -38,6 +38,7 @@ RULES = ("paper's", "equal", "search", "measured")
 OUTCOMES = ("agree", "level", "against")
 _LEVEL = 0.01  # without an interval, ratios this near to 1 are on neither side
 _SAME_ORDER = 0.6  # Kendall's tau of five methods: at most two of ten pairs are swapped
+_ALL_MEMORY = "memory_bytes=16000000000.0"  # of the paper's GPUs
 _ALONE = {"paper's": "_unaided", "equal": "_unaided", "search": ""}
 _GREEDY = {"equal": " greedy", "search": ""}
 _HEURISTIC = {"paper's": "critical_path_50", "equal": "critical_path", "search": "critical_path"}
@@ -151,8 +152,8 @@ class _Results:
             first = group.iloc[0]
             words = f"{first['workload']}, {first['num_devices']} {first['cluster']}"
             words += f", {first['system']}"
-            if "memory_bytes" in table:
-                words += f", {float(first['memory_bytes']) / 1e9:g} GB"
+            if settings := first.get("problem_settings"):
+                words += f", {settings}"
             yield words, str(first["workload"]), rows
 
 
@@ -210,7 +211,7 @@ def _prepared(table: pd.DataFrame) -> pd.DataFrame:
 
 def _setting_columns(table: pd.DataFrame) -> list[str]:
     known = ("system_kind", "system", "rules", "workload", "cluster", "num_devices")
-    return [name for name in (*known, "memory_bytes", "problem") if name in table]
+    return [name for name in (*known, "problem") if name in table]
 
 
 def _side(value: float, low: float = math.nan, high: float = math.nan) -> int:
@@ -346,7 +347,7 @@ def _other_machines(results: _Results) -> Cells:
             for setting, _, rows in results.settings(rules, name, (ours,)):
                 if setting.split(", ")[1].startswith("1 "):
                     continue  # nothing to place on one device
-                if name == "memory_limits" and "16 GB" in setting:
+                if name == "memory_limits" and setting.endswith(_ALL_MEMORY):
                     continue  # no limit
                 if others := [one for one in known if one in rows]:
                     ratio = ratio_of(rows[ours], _fastest(rows, others))

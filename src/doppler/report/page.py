@@ -127,7 +127,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     tables = [*results, *training, *fidelity, *added]
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
     markdown = to_markdown(first, tables, damaged)
-    columns = table.drop(columns=["section", "order"], errors="ignore")
+    columns = table.drop(columns=["section", "order", "placements"], errors="ignore")
     for file, text in (
         ("table.md", markdown),
         ("table.csv", columns.map(_as_cell).to_csv(index=False)),
