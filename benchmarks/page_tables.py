@@ -126,7 +126,10 @@ def paper() -> str:
 
 
 def paper_model() -> str:
-    """What `policy=paper budget=paper` reaches on the authors' simulator, in their seconds."""
+    """What `policy=paper algorithm=paper budget=paper` reaches on the authors' simulator.
+
+    In the seconds of the costs that they released.
+    """
     found = rows_with(read("paper"), system="published").set_index(["method", "workload"])
     methods = {
         "the policy's own choice after stage I": "paper imitation",
@@ -290,6 +293,9 @@ def pretrained() -> str:
         "ETF, one run": "ETF",
         "clustering, 1,000 executions": "clustering, 1,000 tries",
         "annealing, 1,000 executions": "annealing, 1,000 evaluations",
+        "clusterings, then annealing, 1,000 executions": (
+            "clustering with 200, then annealing with 800"
+        ),
         "annealing, 100,000 executions": "annealing, 100,000 evaluations",
         "search on estimates, 1 execution": (
             "list schedules and clusterings, 1 execution chosen on estimates"
@@ -404,7 +410,8 @@ def fidelity() -> str:
     return markdown_table(("workload", "Spearman", "split-half", "mean error"), rows)
 
 
-# For each part: rows, the method without it, and whether a search follows the training.
+# For each part: rows, the method without it, and whether a search follows the training. A method
+# with a space is a row of its own: imitation alone, or the best placement that it executed.
 PARTS = {
     "list scheduler's terms": ("ablation_learning", "doppler_no_scheduler", True),
     "those, and look-ahead features": ("ablation_learning", "doppler_no_look_ahead", True),
@@ -417,14 +424,20 @@ PARTS = {
         *("ablation_learning", "doppler_taught_by_clustering", True),
     ),
     "training (random weights)": ("ablation_learning", "doppler_frozen", True),
+    "training (random weights, best of 498)": (
+        *("ablation_learning", "doppler_frozen trained", False),
+    ),
 }
 
 
 def parts() -> str:
-    """What the policy decides without each part, over what it decides with all of them."""
+    """What the policy decides without each part, over what it decides with all of them.
+
+    The whole policy decides the best placement that it has executed, because it has imitated it.
+    """
     rows = []
     for part, (file, method, searches) in PARTS.items():
-        greedy = method if method.endswith("imitation") else f"{method} greedy"
+        greedy = method if " " in method else f"{method} greedy"
         decided = [_over(file, name, greedy, "doppler greedy") for name in WORKLOADS]
         searched = [_over(file, name, method, "doppler") for name in WORKLOADS] if searches else []
         rows.append(

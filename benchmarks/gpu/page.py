@@ -26,6 +26,15 @@ class Outcome(NamedTuple):
         return [one.line for one in self.found if isinstance(one, Fault)]
 
 
+_WORDS = """\
+*Dispatched*: the host starts each op when it is ready. *Issued ahead*: the host puts all ops on
+streams, which wait for each other on the GPU. *Replayed*, or *as graphs*: such an order was
+captured as a CUDA graph and is started as a whole. *By the host's clock*: including the time that
+the host takes, where other figures are by the GPU's clock. *Dealt out*: the ops take turns on the
+devices, which are streams if there is one GPU. *Tolerated*: the difference from plain torch that
+the test allows for the data type."""
+
+
 def page(facts: Mapping[str, str], outcomes: Sequence[Outcome], seconds: float) -> str:
     """The whole page, of the parts that have ended."""
     failed = [one.part.name for one in outcomes if one.problem or one.faults]
@@ -34,6 +43,7 @@ def page(facts: Mapping[str, str], outcomes: Sequence[Outcome], seconds: float) 
         answer = f"Something is wrong or not whole in {', '.join(failed)}."
     lines = ["# What works on a GPU, and what does it cost?", "", answer, ""]
     lines += [f"- {_words(one)}" for one in outcomes]
+    lines += ["", _WORDS]
     for one in outcomes:
         if len(one.cells):
             lines += ["", f"### {one.part.name}: {one.part.title}", "", *_table(one.cells)]

@@ -1,5 +1,6 @@
 """What README and docs/ show must work."""
 
+import json
 import os
 import re
 import shlex
@@ -13,8 +14,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
+from doppler.cluster import preset
 from doppler.experiment import execute
 from doppler.graph import load_graph, save_json
+from doppler.problem import Placement, build
 
 PROJECT = Path(__file__).resolve().parents[2]
 README = (PROJECT / "README.md").read_text()
@@ -81,7 +84,7 @@ def test_shown_commands_run(command, tmp_path):
 
 
 def test_the_graphs_shown_in_the_format_description_load(tmp_path):
-    diamond, stages = re.findall(r"```json\n(.*?)```", FORMATS, re.DOTALL)
+    diamond, stages, placement = re.findall(r"```json\n(.*?)```", FORMATS, re.DOTALL)
     (tmp_path / "stages.json").write_text(stages)
     graph = load_graph(tmp_path / "stages.json")
     assert graph.ops.group.tolist() == [-1, 0, 1, 1, 0]
@@ -90,6 +93,11 @@ def test_the_graphs_shown_in_the_format_description_load(tmp_path):
     graph = load_graph(tmp_path / "diamond.json")
     assert (graph.num_ops, graph.num_edges, len(graph.inputs)) == (4, 4, 1)
     assert len(graph.regions) == 3, "the first op's output moves once to each device"
+    shown, problem = json.loads(placement), build(graph, preset(name="p100x4"))
+    made = Placement.make(problem, shown["device"], shown["priority"])
+    made.save(tmp_path / "placement.json", {"makespan_s": 1.0, "system_kind": "simulated"})
+    saved = json.loads((tmp_path / "placement.json").read_text())
+    assert shown == saved | {key: shown[key] for key in ("problem_hash", "makespan_s")}
 
     block = FORMATS.split("## Published text format")[1].split("\n\n")[1]
     text = "\n".join(line[4:24].rstrip() for line in block.splitlines())

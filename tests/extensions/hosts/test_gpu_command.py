@@ -230,7 +230,7 @@ def test_parts_run_on_a_gpu(gpu, monkeypatch, name):
     queues = ["priority", "fifo"]
     expected = {
         "results": [*queues, "strict, issued ahead", "strict, as graphs", "synchronous"],
-        "overhead": ["dispatched", "issued ahead", "issued ahead, all told"],
+        "overhead": ["dispatched", "issued ahead", "issued ahead, by the host's clock"],
         "use": ["busy, %", "GB in use"],
     }
     assert cells.columns == expected.get(name, cells.columns)
@@ -255,8 +255,8 @@ def test_graphs_are_held_against_what_is_issued(with_graphs, monkeypatch):  # no
     with_graphs(2)  # one of which is used
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
     cells = Cells(list(executing.graphs(Settings("cuda", True, None))))
-    issued = ["issued ahead", "issued ahead, all told"]
-    assert cells.columns == ["captured, once", *issued, "replayed", "replayed, all told"]
+    issued = ["issued ahead", "issued ahead, by the host's clock"]
+    assert cells.columns == ["captured, once", *issued, "replayed", "replayed, by the host's clock"]
     assert cells.rows == ["wide", "chain"] and len(cells) == 10
     assert BY_NAME["graphs"].words(cells)
 
