@@ -166,3 +166,11 @@ def test_a_damaged_trace_is_named(tmp_path, text):
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(InputError, match=r"trace.json:"):
         read_timeline(tmp_path / "trace.json")
+
+
+def test_curves_of_parts_of_a_run_are_not_its_own(tmp_path):
+    for part in ("imitation", "settling"):
+        (tmp_path / "run" / part).mkdir(parents=True)
+        (tmp_path / "run" / part / "metrics.csv").write_text("step,loss\n0,9\n7,9\n")
+    own = metrics_of(tmp_path, "step,loss\n0,1\n1,2\n")
+    assert own["loss"].to_dict() == {0: 1, 1: 2}

@@ -48,13 +48,15 @@ class FinishedRun:
 def read_metrics(directory: Path) -> pd.DataFrame:
     """Read the learning curve of a run, a row per update with index `step`; empty without training.
 
+    The trainings in folders of the run, such as imitation/ and settling/, have curves of their own.
     Rows that a kill truncated are left out. Several rows of one step, with complementary gaps,
     become one.
 
     Args:
         directory: of the run.
     """
-    paths = sorted(directory.rglob(METRICS_FILE))
+    versions = sorted(directory.glob(f"version_*/{METRICS_FILE}"))  # of other CSV loggers
+    paths = [path for path in (directory / METRICS_FILE, *versions) if path.exists()]
     try:
         parts = [pd.read_csv(io.StringIO(read_text(path)), on_bad_lines="skip") for path in paths]
     except (pd.errors.ParserError, pd.errors.EmptyDataError, InputError):
