@@ -39,8 +39,8 @@ def training_speed(module: Reinforcement) -> Summary:
     assert module.trained is not None, "training has ended"
     own_s = module.trained[1].seconds - module.inherited.seconds - module.settling_s
     return {
-        "episodes": module.num_episodes,
-        "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+        "episodes": module.episodes_done,
+        "episodes_per_s": module.episodes_done / max(own_s, 1e-9),
     }
 
 

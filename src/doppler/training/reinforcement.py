@@ -325,10 +325,16 @@ class Reinforcement(EpisodeTraining):
             if np.isfinite(one)
         ]
         with np.errstate(divide="ignore"):  # a makespan of 0
-            ratio = float(np.exp(np.log(ratios or 1.0).mean()))
+            ratio = float(np.exp(np.log(ratios).mean())) if ratios else float("inf")
         score = Score(len(seconds) - len(ratios), ratio)
         if len(self.problems) > 1:
-            self.log_update({"episodes": self.episodes_done, "held_out_ratio": score.ratio})
+            self.log_update(
+                {
+                    "episodes": self.episodes_done,
+                    "held_out_ratio": score.ratio,
+                    "held_out_that_do_not_fit": score[0],
+                }
+            )
         # The first trial counts even if nothing fits, because best.ckpt must exist.
         if self.score is None or score < self.score:
             self.score = score
