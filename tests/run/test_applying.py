@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from doppler.policies import DualPolicy
 from doppler.report.rows import read_results
@@ -38,6 +39,31 @@ def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tm
     assert summary["makespan_s"] == seconds[2] == rows["doppler"].makespan_s
     assert summary["trained"]["evaluations"] > 0
     assert json.loads((directory / "placement.json").read_text())["makespan_s"] == seconds[2]
+
+
+def test_other_weights_in_the_same_file_are_another_run(run, tmp_path, checkpoint):
+    settings = "stage=inference", f"stage.init_from='{checkpoint}'", "baseline=[]"
+    run(*settings)
+    _, text = run(*settings)
+    assert "finished already" in text
+    changed = torch.load(checkpoint, weights_only=True)
+    for weight in changed["state_dict"].values():
+        if weight.is_floating_point():
+            weight.mul_(0.5)
+    torch.save(changed, checkpoint)
+    _, text = run(*settings)
+    assert "finished already" not in text
+    assert len(list(tmp_path.glob("inference/chainmm/p100x4/doppler/*"))) == 2
+
+
+def test_weights_of_a_training_that_has_not_ended_are_said_to_be_such(run, tmp_path, checkpoint):
+    settings = "stage=inference", f"stage.init_from='{checkpoint}'", "baseline=[]"
+    told = f"{checkpoint}: its training has not ended; these are the weights so far"
+    _, text = run(*settings)
+    assert told not in text
+    (checkpoint.parents[1] / "summary.json").unlink()
+    _, text = run(*settings, "overwrite=true")
+    assert told in text
 
 
 def test_inference_places_on_several_hosts(run, tmp_path):
@@ -81,6 +107,7 @@ def test_weights_that_do_not_fit_the_policy_are_refused_before_anything_begins(
     assert not any(tmp_path.iterdir())
 
 
+FROM_FILE = "workload=file workload.path="
 SET = (
     "stage=rl_sim",
     "+stage.problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",
@@ -102,6 +129,22 @@ def test_where_a_policy_has_not_trained_there_are_greedy_episodes_of_merged_view
     monkeypatch.setattr(DualPolicy, "rollout", spied)
     run(*SET)  # the held-out problem before, after one update, at the end; the run's own at once
     assert not any(merged[:3]) and any(merged[3:])
+
+
+def test_another_graph_in_a_file_of_a_set_is_another_run(run, tmp_path):
+    graph = tmp_path / "graph.json"
+    settings = [one.replace("workload.seed=2", "") for one in SET]
+    settings[2] = settings[2].replace("workload=synthetic workload.num_ops=30", FROM_FILE)
+    settings = [one.replace(FROM_FILE, f"{FROM_FILE}{graph}") for one in settings]
+    for costs in (1e9, 2e9):
+        ops = [{"flops": costs}, {"flops": costs}]
+        edges = [{"src": 0, "dst": 1, "bytes": 4e6}]
+        graph.write_text(
+            json.dumps({"format": "doppler-graph", "version": 2, "ops": ops, "edges": edges})
+        )
+        _, text = run(*settings)
+        assert "finished already" not in text
+    assert len(list(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))) == 2
 
 
 def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):

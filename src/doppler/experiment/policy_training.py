@@ -20,7 +20,7 @@ from doppler.policies import Bindable, Policy
 from doppler.policies.weights import load_checkpoint, load_policy_weights
 from doppler.precompile import alone, warm_up
 from doppler.problem import Placement
-from doppler.report.rows import format_seconds
+from doppler.report.rows import SUMMARY_FILE, format_seconds
 from doppler.search import (
     NO_EFFORT,
     NO_PLACEMENT,
@@ -75,7 +75,17 @@ def make_policy(
         bind(policy, run.spec.view)
     if weights is not None:
         load_policy_weights(policy, weights)
+        if str(weights) == str(run.spec.cfg.stage.get("init_from")) and _is_unfinished(weights):
+            run.say(f"{weights}: its training has not ended; these are the weights so far")
     return policy
+
+
+def _is_unfinished(weights: str | Path) -> bool:
+    """Whether they are a checkpoint of a run, or of a part of a run, that has not ended."""
+    path = Path(weights).absolute()
+    homes = path.parents[1:3]  # the run, or a part and its run
+    is_ours = path.parent.name == Path(LAST).parent.name
+    return is_ours and not any((home / SUMMARY_FILE).exists() for home in homes)
 
 
 def bind(policy: Policy, view: ProblemView) -> None:

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +28,8 @@ _NOT_HASHED = (
     *("output_dir", "run_dir", "overwrite", "costs", "measure", "logger", "optimized_metric"),
     "compute.workers",
 )
+# Values of stage.init_from that name no checkpoint (`train`, `rl_real`).
+_MADE_HERE = (None, "auto", "imitation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,14 +174,32 @@ class Specification:
     def hash(self, unused: Sequence[str]) -> str:
         """Return eight hex digits of the resolved configuration and of the problem.
 
-        The problem counts too, because the same configuration may name a file whose content has
-        changed.
+        The problem, first weights and the files of a training set count too, because the same
+        configuration may name a file whose content has changed.
 
         Args:
             unused: keys, also dotted ones, that do not affect the results.
         """
         beside = getattr(self.problem.graph, "digest", None)  # of what comes with the graph
-        return short_hash([self.settings(unused), self.problem.hash, *([beside] if beside else [])])
+        named = [one for one in (beside, self._weights_digest, *self._set_digests()) if one]
+        return short_hash([self.settings(unused), self.problem.hash, *named])
+
+    @cached_property
+    def _weights_digest(self) -> str | None:
+        """Of the checkpoint that stage.init_from names, if it names one."""
+        from doppler.policies.weights import weights_digest  # imports torch
+
+        init_from = self.cfg.stage.get("init_from")
+        return None if init_from in _MADE_HERE else weights_digest(init_from)
+
+    def _set_digests(self) -> Iterator[str]:
+        """Of the files that the lines of a training set name."""
+        lines = [self.cfg.stage.get(key) or () for key in ("problems", "held_out")]
+        for word in " ".join(map(str, chain(*lines))).split():
+            path = Path(word.partition("=")[2].strip("'\""))
+            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                if file.is_file():
+                    yield hashlib.sha256(file.read_bytes()).hexdigest()
 
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """Return the configuration without keys that say where and how to run.

@@ -1,5 +1,6 @@
 """Reads weights of policies from a checkpoint of any stage, without executing code in it."""
 
+import hashlib
 import io
 import pickle
 from collections.abc import Mapping
@@ -59,6 +60,22 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path}: doppler: {error}") from None
     return checkpoint
+
+
+def weights_digest(path: str | Path) -> str:
+    """Return a digest of the weights in a checkpoint, whatever else it says.
+
+    Args:
+        path: of the checkpoint, or ``pretrained``.
+
+    Raises:
+        InputError: as in `load_checkpoint`.
+    """
+    found = hashlib.sha256()
+    for name, weight in sorted(load_checkpoint(path)["state_dict"].items()):
+        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        found.update(weight.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
