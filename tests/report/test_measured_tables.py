@@ -1,6 +1,7 @@
 """What only real systems have, from made-up run directories."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from doppler.report.finished import FinishedRun, find_runs, read_run
 from doppler.report.page import write_report
 from doppler.report.paired import PairedRatio, write_paired
-from doppler.report.rows import read_results, write_results
+from doppler.report.rows import ResultRow, read_results, write_results
 from doppler.report.run_table import print_results
 from doppler.report.tables import fidelity_tables, turns_tables
 
@@ -29,8 +30,10 @@ FIDELITY = {
 }
 
 
-def paired_run(directory: Path, ratio: float, low: float, high: float) -> FinishedRun:
-    leave_run(directory, [ROW], {}, **WHERE)
+def paired_run(
+    directory: Path, ratio: float, low: float, high: float, rows: Sequence[ResultRow] = (ROW,)
+) -> FinishedRun:
+    leave_run(directory, [*rows], {}, **WHERE)
     one = PairedRatio(
         method="doppler",
         other="heft",
@@ -52,9 +55,32 @@ def test_ratios_are_averaged_and_intervals_hold_those_of_all_seeds(tmp_path):
         read_run(leave_run(tmp_path / "simulated", [ROW], {}, **WHERE)),
     ]
     (table,) = turns_tables(runs, {ROW.problem: "ffnn, 2 layers"})
-    assert table.title == "Measured in turns: ffnn, 2 layers"
+    section = "simulated by work_conserving (queue priority)"
+    assert table.title == f"Measured in turns: ffnn, 2 layers, {section}"
     assert table.cells.values.tolist() == [
         ["doppler / heft", "2", "0.950", "0.880 to 1.050", "9.5 ms", "10 ms"]
+    ]
+
+
+def test_ratios_of_other_settings_budgets_or_rules_are_not_averaged(tmp_path):
+    heft = replace(ROW, method="heft", variant="h", evaluations=1)
+    rows = {
+        "a": [ROW, heft],
+        "b": [replace(ROW, seed=1), replace(heft, seed=1)],
+        "variant": [replace(ROW, variant="b"), heft],
+        "budget": [ROW, replace(heft, evaluations=50)],
+        "rules": [replace(one, rules="queue fifo", queue="fifo") for one in (ROW, heft)],
+    }
+    runs = [paired_run(tmp_path / name, 0.9, 0.88, 0.92, these) for name, these in rows.items()]
+    own, fifo = turns_tables(runs, {ROW.problem: "ffnn"})
+    assert "queue priority" in own.title and "queue fifo" in fifo.title
+    assert list(zip(own.cells["method"], own.cells["n"], strict=True)) == [
+        ("doppler #aaaa / heft, 1", "2"),
+        ("doppler #b / heft, 1", "1"),
+        ("doppler #aaaa / heft, 50", "1"),
+    ]
+    assert list(zip(fifo.cells["method"], fifo.cells["n"], strict=True)) == [
+        ("doppler / heft", "1")
     ]
 
 

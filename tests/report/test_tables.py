@@ -256,6 +256,31 @@ def test_training_costs_are_medians_by_graph_and_method(tmp_path):
     assert training_tables([], {}) == []
 
 
+def test_training_costs_of_other_settings_budgets_or_rules_are_not_averaged(tmp_path):
+    changes = [
+        *({}, {"seed": 1}, {"variant": "b"}, {"evaluations": 50, "variant": "c"}),
+        {"rules": "queue fifo", "queue": "fifo"},
+    ]
+    runs = [
+        read_run(
+            leave_run(
+                tmp_path / str(number),
+                [replace(ROW, **change)],
+                {},
+                num_ops=76,
+                episodes_per_s=float(number + 1),
+            )
+        )
+        for number, change in enumerate(changes)
+    ]
+    own, fifo = training_tables(runs, {"p0": "chainmm"})
+    assert "queue priority" in own.title and "queue fifo" in fifo.title
+    assert [(line[2], line[3]) for line in lines(own)] == [
+        *(("doppler #aaaa", "2"), ("doppler #b", "1"), ("doppler #c", "1"))
+    ]
+    assert [(line[2], line[3]) for line in lines(fifo)] == [("doppler", "1")]
+
+
 @pytest.mark.parametrize(
     ("name", "latex", "markdown"),
     [
@@ -423,10 +448,20 @@ def test_a_makespan_of_zero_is_a_result():
 
 def test_two_simulated_runs_of_one_seed_may_not_disagree():
     rows = [ROW, replace(ROW, makespan_s=0.2)]
-    with pytest.raises(InputError, match=r"seed 0: two runs .* give 0\.1 s and 0\.2 s"):
+    with pytest.raises(InputError, match=r"seed 0: runs .* apart give 0\.1 s and 0\.2 s"):
         summary(rows)
     measured = [replace(row, system_kind="measured") for row in rows]
     assert summary(measured)["seeds"].tolist() == [1]
+
+
+def test_of_runs_that_disagree_the_directories_are_named(tmp_path):
+    runs = [
+        read_run(leave_run(tmp_path / name, [replace(ROW, makespan_s=seconds)], {}))
+        for name, seconds in (("a", 0.1), ("b", 0.2))
+    ]
+    message = rf"give 0\.1 s \({tmp_path}/a\) and 0\.2 s \({tmp_path}/b\)$"
+    with pytest.raises(InputError, match=message):
+        summarise(frame_of(runs))
 
 
 def test_seeds_share_the_tightest_bound_that_one_of_them_knew():

@@ -147,6 +147,24 @@ def test_another_graph_in_a_file_of_a_set_is_another_run(run, tmp_path):
     assert len(list(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))) == 2
 
 
+def test_weights_of_other_trainings_on_sets_are_other_methods(run, tmp_path):
+    def variant(name: str, *options: str) -> str:
+        run(*SET, f"run_dir={tmp_path}/{name}", "baseline=[]", *options)
+        (found,) = {row.variant for row in read_results(tmp_path / name / "results.csv")}
+        return found
+
+    plain = variant("plain")
+    unused = ("seed=1", "algorithm.imitate_best=false", "budget.imitation_episodes=9")
+    assert variant("unused", *unused) == plain
+    others = [
+        variant("updates", "stage.updates=3"),
+        variant("problems", "stage.problems=['workload=synthetic workload.num_ops=30']"),
+        variant("clip", "trainer.gradient_clip_val=0.001"),
+        variant("rate", "algorithm.reinforcement.learning_rate=[1e-2,1e-3]"),
+    ]
+    assert len({plain, *others}) == 5
+
+
 def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
     summary, text = run(*SET)
     assert "problems: 2 problems, 30 to 30 ops" in text

@@ -73,6 +73,36 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
     assert taught["annealing"].evaluations == 100, "the one beside is not the teacher"
 
 
+def test_runs_of_other_episodes_or_trainer_settings_are_other_methods(run, tmp_path):
+    def variants(name: str, *options: str) -> dict[str, str]:
+        run("stage=rl_sim", f"run_dir={tmp_path}/{name}", *options)
+        return {row.method: row.variant for row in read_results(tmp_path / name / "results.csv")}
+
+    plain = variants("plain")
+    assert {"doppler", "doppler trained", "doppler imitation"} <= plain.keys()
+    same = ("seed=1", "trainer.checkpoint_every_s=9", "budget.measured_evaluations=7")
+    seed = variants("seed", *same)
+    assert all(seed[name] == plain[name] for name in seed.keys() & plain.keys())
+    for name, option in (
+        ("episodes", "budget.imitation_episodes=16"),
+        ("clip", "trainer.gradient_clip_val=0.001"),
+    ):
+        other = variants(name, option)
+        assert all(other[each] != plain[each] for each in other.keys() & plain.keys())
+
+
+def test_episodes_of_imitation_count_only_where_something_is_imitated(run, tmp_path):
+    found = set()
+    for episodes in (8, 16):
+        run(
+            *("stage=rl_sim", "stage.init_from=null", "algorithm.imitate_best=false"),
+            *(f"budget.imitation_episodes={episodes}", f"run_dir={tmp_path}/{episodes}"),
+        )
+        rows = read_results(tmp_path / f"{episodes}/results.csv")
+        found.add(tuple((row.method, row.variant, row.makespan_s) for row in rows))
+    assert len(found) == 1, "the option changes nothing"
+
+
 def test_a_teacher_that_uses_the_whole_budget_leaves_nothing_to_train_with(run):
     with pytest.raises(InputError, match=r"^stage\.teacher: 101 evaluations are used, .*none of"):
         run("stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=100")

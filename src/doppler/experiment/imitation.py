@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from doppler.baselines import Baseline, Teacher, placements_of_steps
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.learned_rows import trainer_settings
 from doppler.experiment.policy_training import (
     check_policy,
     check_training_left,
@@ -80,6 +81,8 @@ def imitated_method(run: Run, module: Imitation) -> Method:
         settings=[
             *(as_container(spec.cfg.policy), as_container(spec.cfg.algorithm.imitation)),
             as_container(spec.cfg.stage.teacher),
+            trainer_settings(spec),
+            spec.cfg.budget.imitation_episodes,
         ],
         placement=placement,
         makespan_s=nominal_s(spec, placement),

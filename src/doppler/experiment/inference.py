@@ -3,11 +3,12 @@
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from doppler.experiment.comparison import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.learned_rows import trainer_settings
 from doppler.experiment.policy_training import (
     check_policy,
     make_policy,
@@ -82,7 +83,10 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
         f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
     name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
-    settings = [as_container(spec.cfg.policy), as_container(spec.cfg.search), spec.origin]
+    settings = [
+        *(as_container(spec.cfg.policy), as_container(spec.cfg.search), spec.origin),
+        *_training_settings(spec),
+    ]
     methods: list[Method] = []
     with waiting(run.say, "compiling"):
         warm_up(spec.system, searches_of(run), policy)
@@ -112,3 +116,15 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     beside = [*methods[-2::-1], *others]
     extra = {"trained": asdict(effort), "source": best.found.source}
     return finish(run, methods[-1], beside, extra)
+
+
+def _training_settings(spec: Specification) -> list[Any]:
+    """Settings of the training on a set of problems that made the weights; none without one."""
+    stage = spec.cfg.stage
+    if not stage.get("problems"):
+        return []
+    return [
+        *(as_container(stage.problems), as_container(stage.held_out), stage.updates),
+        *(as_container(spec.cfg.algorithm.reinforcement), trainer_settings(spec)),
+        spec.settings().get("compute"),  # jobs draw numbers of their own
+    ]

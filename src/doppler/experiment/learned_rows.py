@@ -1,13 +1,14 @@
 """Rows and summary entries for what a training and the search after it have found."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.run import Run
-from doppler.experiment.specification import as_container
+from doppler.experiment.specification import Specification, as_container
 from doppler.search import Effort, ScoredPlacement
 from doppler.support.errors import InputError
 from doppler.training import Reinforcement, peak_bytes
@@ -67,6 +68,7 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     spec, problem = run.spec, module.problem
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
+    imitates = spec.origin == "auto" or spec.cfg.algorithm.imitate_best
     settings = [
         *(
             as_container(spec.cfg.policy),
@@ -75,6 +77,8 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
             spec.origin,
         ),
         as_container(spec.cfg.stage.teacher),
+        trainer_settings(spec),
+        spec.cfg.budget.imitation_episodes if imitates else None,
     ]
 
     def method(label: str, found: ScoredPlacement, effort: Effort) -> Method:
@@ -102,3 +106,12 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     if problem.greedy.placement is not None:
         methods.append(method(f"{name} greedy", problem.greedy, effort))
     return methods
+
+
+def trainer_settings(spec: Specification) -> dict[str, Any]:
+    """Return the settings of Lightning's trainer that change what is learned.
+
+    Args:
+        spec: gives the configuration.
+    """
+    return spec.settings(["trainer.checkpoint_every_s"])["trainer"]

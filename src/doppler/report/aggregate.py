@@ -55,6 +55,7 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
         configured baseline, which learns nothing. ``optimum_s``: the known optimum, a bound if
         ``optimum_is_proven`` is false, NaN if unknown. ``problem_settings``: the settings in which
         problems of one name differ (``memory_bytes=1e9``), empty if there is one of this name.
+        ``directory``: of the run.
     """
     runs = list(runs)
     settings = _settings_of_problems(runs)
@@ -66,6 +67,7 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
                 "is_control": row.method in (run.config.get("baseline") or ()),
                 "optimum_s": run.summary.get("optimum_s", math.nan),
                 "optimum_is_proven": run.summary.get("optimum_is_proven", False),
+                "directory": str(run.directory),
             }
             for run in runs
             for row in run.rows
@@ -102,10 +104,12 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     if again.any():
         row = once[again].iloc[0]
         same = (once[[*SETTINGS, "seed"]] == row[[*SETTINGS, "seed"]]).all(axis=1)
-        texts = " and ".join(f"{seconds:g} s" for seconds in once[same]["makespan_s"])
+        texts = [f"{seconds:g} s" for seconds in once[same]["makespan_s"]]
+        if "directory" in once:
+            texts = [f"{a} ({b})" for a, b in zip(texts, once[same]["directory"], strict=True)]
         raise InputError(
-            f"{row['method']} on {row['workload']}, seed {row['seed']}: two runs of the same "
-            f"settings give {texts}"
+            f"{row['method']} on {row['workload']}, seed {row['seed']}: runs that a report cannot "
+            f"tell apart give {' and '.join(texts)}"
         )
     once = once.drop_duplicates([*SETTINGS, "seed"])
     once = once.assign(
@@ -135,9 +139,18 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     if "optimum_s" in table:
         table["over_optimum"] = _over(table["makespan_s"], table["optimum_s"])
     table = table.sort_values([*COMPARABLE, "makespan_s"], kind="stable", ignore_index=True)
-    texts = table["system_kind"] + " by " + table["system"] + " (" + table["rules"] + ")"
+    sections = map(section_of, table.itertuples())
     order = map(order_of, table["queue"], table["uses_order"])
-    return table.assign(section=texts, order=list(order))
+    return table.assign(section=list(sections), order=list(order))
+
+
+def section_of(row: Any) -> str:
+    """Say which kind of system a row is from and under which rules it executes.
+
+    Args:
+        row: of a run or of a summary.
+    """
+    return f"{row.system_kind} by {row.system} ({row.rules})"
 
 
 def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:

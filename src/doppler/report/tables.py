@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from doppler.report.aggregate import leader, makespan_text, over_controls, verdict
+from doppler.report.aggregate import (
+    COMPARABLE,
+    SETTINGS,
+    leader,
+    makespan_text,
+    over_controls,
+    section_of,
+    verdict,
+)
 from doppler.report.fidelity import CORRELATIONS, format_correlation
 from doppler.report.finished import FinishedRun
 from doppler.report.optima import file_table, optima_table, ratio_text
@@ -81,6 +89,21 @@ def method_labels(rows: pd.DataFrame) -> list[str]:
         return f"{row.method}, {row.evaluations:,}" if is_told else f"{row.method} #{row.variant}"
 
     return [label(row) for row in rows.itertuples()]
+
+
+def _labels_of(runs: Sequence[FinishedRun]) -> dict[tuple[Any, ...], str]:
+    """The labels that tables of results have for the rows of some runs, by `_key_of` each row."""
+    rows = [row for run in runs for row in run.rows]
+    once = pd.DataFrame(map(vars, rows), columns=[*SETTINGS]).drop_duplicates()
+    return {
+        _key_of(row): label
+        for _, group in once.groupby(COMPARABLE, sort=False)
+        for row, label in zip(group.itertuples(), method_labels(group), strict=True)
+    }
+
+
+def _key_of(row: Any) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in SETTINGS)
 
 
 def _details(title: str, rows: pd.DataFrame) -> TextTable:
@@ -257,18 +280,20 @@ def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTab
 
 
 def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
-    """Return time and memory of an episode of training, by graph and method, per kind of system.
+    """Return time and memory of an episode of training, by graph and method, per section.
 
     Args:
-        runs: that trained.
+        runs: those that trained count.
         labels: words for every problem hash.
     """
+    names = _labels_of(runs)
     rows = [
         {
-            "kind": run.rows[0].system_kind,
+            "section": section_of(run.rows[0]),
             "problem": labels[run.rows[0].problem],
             "ops": run.summary["num_ops"],
-            "method": run.rows[0].method,
+            "method": names[_key_of(run.rows[0])],
+            "key": _key_of(run.rows[0]),
             "seconds": 1.0 / run.summary["episodes_per_s"],
             "bytes": run.summary.get("peak_memory_bytes", np.nan),
         }
@@ -278,8 +303,8 @@ def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> l
     note = "wall time and memory, medians over runs; memory: the process's largest, all libraries \
 included"
     tables = []
-    for kind, group in pd.DataFrame(rows).groupby("kind", sort=False) if rows else ():
-        of_method = group.groupby(["problem", "ops", "method"], as_index=False)
+    for section, group in pd.DataFrame(rows).groupby("section", sort=False) if rows else ():
+        of_method = group.groupby(["problem", "ops", "method", "key"], as_index=False)
         medians = of_method.agg(
             runs=("seconds", "size"), seconds=("seconds", "median"), bytes=("bytes", "median")
         )
@@ -289,25 +314,30 @@ included"
                 "time per episode": format_seconds(seconds),
                 "peak memory": "-" if np.isnan(size) else f"{size / 1e6:,.0f} MB",
             }
-            for problem, ops, method, num, seconds, size in medians.itertuples(index=False)
+            for problem, ops, method, _, num, seconds, size in medians.itertuples(index=False)
         ]
-        tables += _table_of(f"What an episode of training takes, {kind}", note, cells)
+        tables += _table_of(f"What an episode of training takes, {section}", note, cells)
     return tables
 
 
 def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
-    """Return, per problem, the ratios of methods that one run measured in turns.
+    """Return, per problem and section, the ratios of methods that one run measured in turns.
 
     Args:
-        runs: with paired ratios.
+        runs: those with paired ratios count.
         labels: words for every problem hash.
     """
-    pairs: dict[str, dict[tuple[str, str], list[PairedRatio]]] = defaultdict(
+    names = _labels_of(runs)
+    # Keys are those of rows; methods of another system, as the synchronous one, have only names.
+    pairs: dict[tuple[str, str], dict[tuple[Any, Any], list[PairedRatio]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for run in runs:
+        where = run.rows[0].problem, section_of(run.rows[0])
+        keys: dict[str, Any] = {row.method: _key_of(row) for row in run.rows}
         for one in run.paired:
-            pairs[run.rows[0].problem][one.method, one.other].append(one)
+            first, second = (keys.get(name, name) for name in (one.method, one.other))
+            pairs[where][first, second].append(one)
 
     def mean(ratios: Sequence[PairedRatio], of: Callable[[PairedRatio], float]) -> float:
         return float(np.mean([of(one) for one in ratios]))
@@ -315,19 +345,20 @@ def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list
     note = "below 1 the first is faster; mean over n seeds of medians over rounds in which both \
 ran; the interval holds the 95% bootstrap intervals of all seeds"
     tables = []
-    for problem, of_problem in pairs.items():
+    for (problem, section), of_problem in pairs.items():
         cells = [
             {
-                **{"method": f"{method} / {other}", "n": str(len(ratios))},
+                "method": " / ".join(str(names.get(key, key)) for key in pair),
+                "n": str(len(ratios)),
                 "ratio": f"{mean(ratios, lambda x: x.ratio):.3f}",
                 "95% intervals": f"{min(one.low for one in ratios):.3f} to "
                 f"{max(one.high for one in ratios):.3f}",
                 "the first": format_seconds(mean(ratios, lambda x: x.method_s)),
                 "the second": format_seconds(mean(ratios, lambda x: x.other_s)),
             }
-            for (method, other), ratios in of_problem.items()
+            for pair, ratios in of_problem.items()
         ]
-        tables += _table_of(f"Measured in turns: {labels[problem]}", note, cells)
+        tables += _table_of(f"Measured in turns: {labels[problem]}, {section}", note, cells)
     return tables
 
 
