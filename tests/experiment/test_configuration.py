@@ -59,9 +59,8 @@ REFUSED = {
     "algorithm.search_share=1.5": "algorithm.search_share: must be a number from 0 to 1, got 1.5",
     "algorithm.imitation.learning_rate=1e-3": "algorithm.imitation.learning_rate: must be two numb",
     "trainer.checkpoint_every_s=abc": "trainer.checkpoint_every_s: must be a number from 0 to 1,00",
-    "+trainer.accelerator=foo": "trainer: You selected an invalid accelerator name",
+    "+trainer.profiler=foo": "trainer: When passing string value for the `profiler` parameter",
     "+trainer.accumulate_grad_batches=3": "trainer.accumulate_grad_batches: must be 1, got 3",
-    "+trainer.devices=0": "trainer: `Trainer(devices=0)` value is not a valid input",
     # Nothing, where something is needed.
     "output_dir=null": "output_dir: must be a path, got null",
     "~seed": "seed: is missing",
@@ -84,7 +83,7 @@ REFUSED = {
     "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean policy.build.s",
     "+policy.build.encoder=none": "policy.build.encoder: no such option",
     "+trainer.build.accelerator=foo": "trainer.build: no such option",
-    "+trainer.max_steps=5": "trainer.max_steps: no such option",
+    "+trainer.max_steps=5": "trainer.max_steps: no such option, how much is trained is said by bud",
     # What a _target_ is not.
     "cluster._target_=no.such": "cluster._target_: 'no.such' cannot be imported: No module named",
     "cluster._target_=os.sep": "cluster._target_: 'os.sep' is not a class or function",
@@ -102,6 +101,25 @@ def test_what_is_no_option_is_refused_in_one_line(overrides):
         check_configuration(compose("config", hydra_arguments(overrides.split())))
     assert str(error.value).startswith(REFUSED[overrides])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ("accelerator=cpu devices=2 num_nodes=2 strategy=ddp_spawn precision=64", "in one process"),
+        ("sync_batchnorm=true use_distributed_sampler=false plugins=[]", "in one process"),
+        ("max_epochs=0 min_epochs=1 min_steps=1 max_time=00:00:00:00", "budget.evaluations"),
+        ("fast_dev_run=true limit_train_batches=0 overfit_batches=1", "budget.evaluations"),
+        ("limit_val_batches=1 val_check_interval=0.5", "without validation"),
+        ("barebones=true enable_checkpointing=true logger=false", "trainer.checkpoint_every_s"),
+        ("default_root_dir=elsewhere", "run_dir"),
+    ],
+)
+def test_what_training_is_by_its_nature_is_no_option_of_the_trainer(options, hint):
+    for option in options.split():
+        name = option.partition("=")[0]
+        with pytest.raises(InputError, match=rf"^trainer\.{name}: no such option, .*{hint}.*$"):
+            check_configuration(compose("config", hydra_arguments([f"+trainer.{option}"])))
 
 
 def test_the_memory_of_any_cluster_is_an_option():

@@ -153,8 +153,8 @@ BAD_OVERRIDES = {
         """must be a path or null, got 5; a path that reads as something else is quoted: \"stage""",
     ),
     "a mistyped key of training, of which there is none": (
-        ["stage=evaluate", "+trainer.acelerator=cpu"],
-        "trainer.acelerator: no such option, did you mean trainer.accelerator?",
+        ["stage=evaluate", "+trainer.profilr=simple"],
+        "trainer.profilr: no such option, did you mean trainer.profiler?",
     ),
     "a bad value for training, of which there is none": (
         ["stage=describe", "algorithm.search_share=2"],

@@ -151,7 +151,8 @@ def check_configuration(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     for key in ("workload", "cluster"):
         check(f"{key}.name", Name, cfg[key].get("name"))
     if "trainer" not in skipped:
-        from doppler.training.fit import TRAINER_OPTIONS, make_trainer
+        from doppler.training.fit import TRAINER_OPTIONS, check_trainer, make_trainer
 
+        check_trainer(resolved(cfg, "trainer"))
         check_keys("trainer", TRAINER_OPTIONS, resolved(cfg, "trainer"))
         make_trainer(cfg.trainer, logger=False)

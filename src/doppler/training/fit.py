@@ -27,29 +27,64 @@ logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="pytorch_lightning")
 
-# What training is by its nature: updates without epochs, on a CPU, the same for the same seed.
+# What training is by its nature: updates without epochs, in one process on a CPU.
 _FIXED: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
     "max_epochs": -1,
+    "enable_checkpointing": False,
+}
+# The same for the same seed, and told by the run's own progress and loggers.
+_USUAL: dict[str, Any] = {
     "deterministic": True,
     "log_every_n_steps": 1,
-    "enable_checkpointing": False,
     "enable_model_summary": False,
     "enable_progress_bar": False,
 }
-# What a run decides: its own length, directory, loggers and checkpoints.
-_OURS = ("max_steps", "default_root_dir", "logger", "callbacks")
+# Lightning's options that would make it another training, or change nothing, with what to say.
+_LENGTH = (
+    "how much is trained is said by budget.evaluations, and for stage I by "
+    "budget.imitation_episodes, for stage III by budget.measured_evaluations"
+)
+_PLACE = "a training runs in one process on a CPU, in 32 bits"
+_VALIDATION = "a training has updates only, without validation and epochs"
+_KEPT = "a run decides on its own checkpoints and loggers: trainer.checkpoint_every_s, logger"
+_REFUSED: dict[str, str] = {
+    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "precision"), _PLACE),
+    **dict.fromkeys(("sync_batchnorm", "use_distributed_sampler", "plugins"), _PLACE),
+    **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time"), _LENGTH),
+    **dict.fromkeys(("limit_train_batches", "overfit_batches", "fast_dev_run"), _LENGTH),
+    **dict.fromkeys(("limit_val_batches", "limit_test_batches"), _VALIDATION),
+    **dict.fromkeys(("limit_predict_batches", "num_sanity_val_steps"), _VALIDATION),
+    **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), _VALIDATION),
+    **dict.fromkeys(("reload_dataloaders_every_n_epochs", "inference_mode"), _VALIDATION),
+    **dict.fromkeys(("enable_checkpointing", "barebones", "logger", "callbacks"), _KEPT),
+    "default_root_dir": "output_dir and run_dir say where a run is",
+}
 _LIGHTNINGS = parameters(pl.Trainer)
 # What conf/trainer may say.
 TRAINER_OPTIONS = Parameters(
     known={
-        **{key: kind for key, kind in _LIGHTNINGS.known.items() if key not in _OURS},
+        **{key: kind for key, kind in _LIGHTNINGS.known.items() if key not in _REFUSED},
         "checkpoint_every_s": Seconds,
     },
     required=frozenset({"checkpoint_every_s"}),
     takes_any=False,
 )
+
+
+def check_trainer(settings: Mapping[str, Any]) -> None:
+    """Refuse options of Lightning's trainer that a training cannot have.
+
+    Args:
+        settings: of conf/trainer.
+
+    Raises:
+        InputError: names the option, and the one that does it here.
+    """
+    for name in settings:
+        if name in _REFUSED:
+            raise InputError(f"trainer.{name}: no such option, {_REFUSED[name]}")
 
 
 def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
@@ -60,7 +95,7 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
         ours: what a run decides.
 
     Raises:
-        InputError: settings that Lightning does not take together, or on this machine.
+        InputError: settings that a training cannot have, or that Lightning does not take together.
     """
     if (num := settings.get("accumulate_grad_batches", 1)) != 1:
         # A training counts its executions by updates.
@@ -68,10 +103,10 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
             f"trainer.accumulate_grad_batches: must be 1, got {num}; larger updates have a larger "
             "algorithm.reinforcement.batch_episodes"
         )
+    check_trainer(settings)
     lightnings = {key: value for key, value in settings.items() if key in _LIGHTNINGS.known}
     try:
-        plugins = [*(lightnings.pop("plugins", None) or ()), OneProcess()]
-        return pl.Trainer(**_FIXED | lightnings, plugins=plugins, **ours)
+        return pl.Trainer(**_USUAL | lightnings | _FIXED, plugins=[OneProcess()], **ours)
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
 
