@@ -21,7 +21,7 @@ from doppler.executor.calibration import (
     typical_s,
 )
 from doppler.problem import Placement, build
-from doppler.problem.costs import kernel_key
+from doppler.problem.costs import CostTable, kernel_key
 from doppler.simulator import WorkConserving
 
 LATENCY = np.array([[0.0, 3e-5, 1e-5], [2e-5, 0.0, 4e-5], [5e-5, 6e-5, 0.0]])
@@ -135,6 +135,22 @@ def test_a_calibrated_problem_has_the_seconds_of_the_system():
     assert guess.arrays.op_seconds == pytest.approx(truth.arrays.op_seconds)
     assert guess.arrays.latency_s == pytest.approx(truth.arrays.latency_s)
     assert len(table.kernels) == len({kernel_key(k) for k in truth.graph.ops.kernels if k})
+
+
+def test_ops_without_a_kernel_have_no_costs_and_those_beside_them_have_theirs():
+    truth = ffnn()
+    ops = truth.graph.ops
+    table = calibrate_ops(truth, (None, *ops.kernels[1:]))
+    assert set(table.kernels) == {kernel_key(kernel) for kernel in ops.kernels[1:] if kernel}
+    measured = build(truth.graph, truth.cluster, table).arrays.op_seconds
+    assert measured == pytest.approx(truth.arrays.op_seconds)
+    assert calibrate_ops(truth, ()).kernels == {}
+
+
+def calibrate_ops(problem, kernels) -> CostTable:
+    ops = replace(problem.graph.ops, kernels=kernels, reads=(), boxes=())
+    problem = build(replace(problem.graph, ops=ops), problem.cluster)
+    return calibrate(WorkConserving(), problem, runs=6, rng=generator(), links=False)
 
 
 def test_placements_are_executed_again_until_the_seconds_are_over():

@@ -146,6 +146,14 @@ def test_calibration_is_shared_and_found_again(run):
     assert first["problem_hash"] == second["problem_hash"]
 
 
+def test_ops_without_a_kernel_need_no_calibration_on_a_simulator(run):
+    synthetic = (*REAL, *STAND_IN, "cluster=p100x4", "workload=synthetic", "workload.num_ops=30")
+    _, text = run(*synthetic)
+    assert text.count("stage=calibrate is needed first") == 1
+    _, text = run(*synthetic, "stage.repeats=4")
+    assert "is needed first" not in text, "the links are known"
+
+
 def test_calibration_says_what_the_sharing_model_is_worth(run):
     shared = "+cluster.shared=[{name: memory, bytes_per_s: 1e9, devices: all}]"
     summary, text = run(*CALIBRATE, shared)

@@ -204,15 +204,20 @@ def kernel_costs(traces: Sequence[Trace]) -> CostTable:
 def kernel_samples(traces: Sequence[Trace]) -> dict[tuple[str, int], FloatArray]:
     """Return all seconds [N] that ops of a kernel occupied a device, by kernel and device.
 
+    Ops without a kernel, which only a simulator executes, are left out.
+
     Args:
         traces: of executions of one problem.
     """
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
-    keys = [kernel_key(kernel) for kernel in traces[0].problem.graph.ops.kernels if kernel]
+    graph = traces[0].problem.graph
+    kernels = graph.ops.kernels or (None,) * graph.num_ops
+    keys = [None if kernel is None else kernel_key(kernel) for kernel in kernels]
     for trace in traces:
         op_V, _ = occupied_s(trace)
         for key, d, seconds in zip(keys, trace.placement.device.tolist(), op_V, strict=True):
-            samples[key, d].append(float(seconds))
+            if key is not None:
+                samples[key, d].append(float(seconds))
     return {key: np.array(seconds) for key, seconds in samples.items()}
 
 

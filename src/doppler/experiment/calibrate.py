@@ -54,6 +54,8 @@ def costs_path(cfg: DictConfig) -> Path:
 def is_calibrated(path: Path, problem: Problem) -> bool:
     """Whether the file of cost tables covers all kernels and links of a problem.
 
+    An op without a kernel, which only a simulator executes, needs no entry.
+
     Args:
         path: the file of cost tables.
         problem: whose kernels and links are looked up.
@@ -62,6 +64,8 @@ def is_calibrated(path: Path, problem: Problem) -> bool:
         return False
     table = load_costs(path, _devices(problem))
     able_VD = np.isfinite(problem.arrays.op_seconds)
+    kernels = problem.graph.ops.kernels or (None,) * problem.num_ops
+    able_VD[[kernel is None for kernel in kernels]] = False
     measured_VD = build(problem.graph, problem.cluster, table).is_measured()
     return bool((measured_VD == able_VD).all()) and table.has_links
 
