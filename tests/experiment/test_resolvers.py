@@ -90,10 +90,20 @@ def test_methods_have_the_budget_of_their_system(configure):
 
 
 def test_costs_are_of_this_host_unless_a_file_is_named():
-    cfg = DictConfig({"costs": None, "output_dir": "somewhere", "system": {}})
+    system = {"_target_": "doppler.executor.Threads"}
+    cfg = DictConfig({"costs": None, "output_dir": "somewhere", "system": system})
     assert costs_path(cfg) == Path(f"somewhere/costs/{platform.node()}.json")
     cfg.costs = "mine.json"
     assert costs_path(cfg) == Path("mine.json")
+
+
+def test_costs_of_a_simulator_have_a_file_of_their_own(configure):
+    paths = [
+        costs_path(configure("stage=calibrate", "cluster=host", f"system={system}")).name
+        for system in ("threads", "work_conserving", "published")
+    ]
+    host = platform.node()
+    assert paths == [f"{host}.json", f"{host}-work_conserving.json", f"{host}-published.json"]
 
 
 @pytest.mark.parametrize(("evaluations", "of_teacher"), [(1001, 500), (2, 1), (1, 1)])

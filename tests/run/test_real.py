@@ -97,7 +97,8 @@ def test_what_cannot_be_calibrated_is_refused_by_name(run, override, message):
 
 
 def test_a_calibrated_simulator_tells_what_its_own_kind_measures(run):
-    summary, _ = run(*CALIBRATE, *STAND_IN, "cluster=p100x4")
+    summary, text = run(*CALIBRATE, *STAND_IN, "cluster=p100x4")
+    assert "nothing was measured" in text and "measured on" not in text
     after = summary["fidelity"]["measured costs"]
     assert after["spearman"] == pytest.approx(1.0)
     assert after["mean_error"] < 1e-6
@@ -140,7 +141,7 @@ def test_calibration_is_shared_and_found_again(run):
     first, text = run(*REAL, *STAND_IN)
     assert text.count("is needed first") == 1 and "stage=calibrate is needed first" in text
     _, text = run(*REAL, *STAND_IN, "stage.repeats=4")
-    assert "is needed first" not in text and "measured costs: " in text
+    assert "is needed first" not in text and "simulated costs: " in text
     second, text = run(*REAL, *STAND_IN, "seed=1")
     assert "is needed first" not in text, "seeds share it"
     assert first["problem_hash"] == second["problem_hash"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.executor import ExecutorSession
@@ -28,7 +29,7 @@ from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Seconds, at_least
 from doppler.support.waiting import waiting
-from doppler.system import Refuse
+from doppler.system import Refuse, System
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
 UNSHARED = "measured costs, no sharing"
@@ -40,7 +41,8 @@ def costs_path(cfg: DictConfig) -> Path:
 
     Args:
         cfg: the configuration. Its key ``costs`` names the file; if it is None, the file is named
-            after this host, and after the agents if the system has some.
+            after this host, after the agents if the system has some, and after a system that only
+            simulates: its costs must not pass for measured ones.
     """
     if cfg.costs is not None:
         return Path(str(cfg.costs))
@@ -48,6 +50,9 @@ def costs_path(cfg: DictConfig) -> Path:
     if "agents" in cfg.system:  # the same devices, reached in another way
         kind, num = cfg.system._target_.rpartition(".")[2].lower(), cfg.system.agents
         name += f"-{kind}" if num is None else f"-{kind}-{num}"
+    system: System = instantiate(cfg.system)
+    if system.kind != "measured":
+        name += f"-{system.name}"
     return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 
@@ -115,7 +120,8 @@ class Calibrate(Stage):
         if path.exists() and not anew:
             known = load_costs(path, known.devices)
         warn_of_gpus(run)
-        with waiting(run.say, f"measuring {problem.graph.num_ops} ops and the links"):
+        doing = "measuring" if run.spec.is_measured else "simulating"
+        with waiting(run.say, f"{doing} {problem.graph.num_ops} ops and the links"):
             measured = calibrate(
                 run.spec.system,
                 problem,
@@ -132,8 +138,9 @@ class Calibrate(Stage):
         doubts = unreliable(reliability, self.placements) if run.spec.is_measured else []
         doubt = settle_doubts(run, doubts) or doubt
         table = save_costs(path, measured, replace=anew)
+        kind = run.spec.system.kind
         run.say(
-            f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops measured on "
+            f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops {kind} on "
             f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
         )
         summary = {
@@ -156,9 +163,15 @@ class Calibrate(Stage):
 
     def _print(self, run: Run, figures: dict[str, Any]) -> None:
         cfg = run.spec.cfg
-        title = f"{cfg.workload.name} on {cfg.cluster.name}: simulated against measured seconds"
-        print_fidelity(title, figures, run.console)
-        run.say(fidelity_verdict(figures[CALIBRATED]))
+        where = f"{cfg.workload.name} on {cfg.cluster.name}"
+        if run.spec.is_measured:
+            print_fidelity(f"{where}: simulated against measured seconds", figures, run.console)
+            run.say(fidelity_verdict(figures[CALIBRATED]))
+            return
+        name = run.spec.system.name
+        figures = {label.replace("measured", "simulated"): one for label, one in figures.items()}
+        print_fidelity(f"{where}: simulated against seconds of {name}", figures, run.console)
+        run.say(f"{name} is a simulator: these costs are simulated, nothing was measured")
 
     def _fidelity(self, run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
         """Compare simulated and measured seconds of varied placements, for both cost tables.

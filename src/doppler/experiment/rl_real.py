@@ -129,7 +129,7 @@ class RealReinforcement(Stage):
         """
         cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
         if is_calibrated(path, replace(run.spec, costs=None).problem):
-            run.say(f"measured costs: {path}")
+            run.say(f"{run.spec.system.kind} costs: {path}")
         else:
             settings = as_container(cfg.stage.calibration)
             gone = run.step(settings, seed=0).is_finished  # what it measured is

@@ -182,8 +182,10 @@ class Run:
         if problem.costs is not None and not problem.has_given_costs:
             measured_VD = problem.is_measured()
             num_modelled = int((np.isfinite(problem.arrays.op_seconds) & ~measured_VD).any(1).sum())
+            # A file that is named may come from anywhere; else the system made it.
+            kind = "measured" if cfg.costs is not None else self.spec.system.kind
             self.say(
-                f"measured costs of {self.spec.costs}: {graph.num_ops - num_modelled} ops, "
+                f"{kind} costs of {self.spec.costs}: {graph.num_ops - num_modelled} ops, "
                 f"{'all' if problem.costs.has_links else 'not all'} links; "
                 f"{num_modelled} ops are modelled"
             )
