@@ -9,6 +9,8 @@ import pytest
 import torch
 from omegaconf.errors import OmegaConfBaseException
 
+from doppler.experiment.policy_training import trainer_settings
+from doppler.experiment.rl_real import _algorithm
 from doppler.policies.weights import load_checkpoint
 from doppler.problem.costs import load_all
 from doppler.report.aggregate import collect, summarise
@@ -241,6 +243,30 @@ def test_a_batch_larger_than_the_budget_trains_nothing_and_without_a_search_is_r
     line = r"^budget\.measured_evaluations: .* one batch of 1000 needs .* leaves no search$"
     with pytest.raises(InputError, match=line):
         run(*large, "+stage.algorithm.search_share=0")
+
+
+def test_stage_three_clips_gradients_by_its_own_algorithm_unless_the_trainer_is_told(configure):
+    def clips(*overrides):
+        cfg = configure("stage=rl_real", *overrides)
+        return tuple(
+            trainer_settings(cfg, algorithm).gradient_clip_val
+            for algorithm in (None, _algorithm(cfg))
+        )
+
+    own = "+stage.algorithm.gradient_clip=0.25"
+    assert clips() == (1.0, 1.0)
+    assert clips(own) == (1.0, 0.25)
+    assert clips("+stage.algorithm.gradient_clip=null") == (1.0, None)
+    assert clips("algorithm=paper", own) == (None, 0.25)
+    assert clips(own, "trainer.gradient_clip_val=0.5") == (0.5, 0.5)
+
+
+def test_the_gradient_clip_of_stage_three_changes_its_weights(run, tmp_path):
+    short = (*REAL, *STAND_IN, "baseline=[]", "stage.init_from=pretrained")
+    run(*short)
+    run(*short, "+stage.algorithm.gradient_clip=1e-9")
+    one, other = map(weights_of, tmp_path.glob("rl_real/*/*/*/seed=0-*"))
+    assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,12 @@ def _read_teacher(path: Path) -> dict[str, Any]:
     raise InputError(f"{path}: damaged")
 
 
-def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:
+def fit_in_run(
+    run: Run,
+    module: EpisodeTraining,
+    teachers: Sequence[Baseline] = (),
+    algorithm: DictConfig | None = None,
+) -> None:
     """Train a module in the run's directory; an interrupted training is resumed.
 
     Everything is compiled before the training's clock starts.
@@ -153,6 +158,7 @@ def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] =
         run: gives directory, loggers and console.
         module: what is trained.
         teachers: baselines whose decisions it uses.
+        algorithm: its settings, such as those of stage III; None: the key ``algorithm``.
     """
     directory = run.directory.path
     compiled = [*searches_of(run), Clustering(evaluations=1), *teachers]
@@ -161,11 +167,27 @@ def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] =
     fit(
         module,
         directory,
-        settings=run.spec.cfg.trainer,
+        settings=trainer_settings(run.spec.cfg, algorithm),
         loggers=run.loggers.begin(updates_done(directory)),
         console=run.console,
         say=run.say,
     )
+
+
+def trainer_settings(cfg: DictConfig, algorithm: DictConfig | None = None) -> DictConfig:
+    """Return the key ``trainer`` with the gradient clip of a training's own algorithm.
+
+    A ``trainer.gradient_clip_val`` that differs from ``algorithm.gradient_clip`` is kept: somebody
+    has set it.
+
+    Args:
+        cfg: the configuration.
+        algorithm: settings of the training; None: the key ``algorithm``.
+    """
+    settings = cfg.trainer.copy()
+    if algorithm is not None and settings.get("gradient_clip_val") == cfg.algorithm.gradient_clip:
+        settings.gradient_clip_val = algorithm.gradient_clip
+    return settings
 
 
 def searches_of(run: Run) -> list[Baseline]:

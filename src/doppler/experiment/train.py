@@ -191,7 +191,7 @@ class Learner:
             inherited=inherited,
         )
         module.namespace = "stage_3" if spec.is_measured else "stage_2"
-        fit_in_run(run, module)
+        fit_in_run(run, module, algorithm=self.algorithm)
         if module.trained is None:  # else an interrupted run had already done this
             if num_updates > 0:
                 self._settle(run, module)
@@ -239,7 +239,7 @@ class Learner:
         )
         imitation.title = "imitating the best placement"
         imitation.namespace = "settling"
-        fit_in_run(run.part(SETTLING), imitation)
+        fit_in_run(run.part(SETTLING), imitation, algorithm=self.algorithm)
         module.settling_s = imitation.elapsed_s
         module.elapsed_s += imitation.elapsed_s
 
