@@ -43,13 +43,27 @@ def test_of_a_sweep_and_of_each_of_its_lines_problems_are_the_same(no_hydra):
     assert list(later)[-1].graph.name == "layered_100_0", "no value is left of the lines before"
 
 
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_a_line_takes_the_options_that_the_command_line_takes(no_hydra, plus):
+    """Options that no file of conf/ lists, with one value or several."""
+    start = "workload=synthetic workload.num_ops=30 workload.seed=range(1,3) cluster=p100x4"
+    lines = [f"{start} {plus}cluster.memory_bytes={sizes}" for sizes in ("2e8", "3e8,4e8")]
+    found = list(problems_of(lines, "held_out"))
+    sizes = [one.arrays.memory_bytes.tolist() for one in found]
+    assert sizes == [[size] * 4 for size in (2e8, 2e8, 3e8, 4e8, 3e8, 4e8)]
+    names = [one.graph.name for one in found]
+    assert names == [f"layered_30_{seed}" for seed in (1, 2, 1, 1, 2, 2)]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("workload=nothing", "Could not find 'workload/nothing'|nothing"),
         ("workload=chainmm seed=3", "seed is not of workload, decomposition, cluster"),
         ("workload=synthetic workload.family=ladder", "got 'ladder'"),
-        ("workload=chainmm workload.n=4", "workload.n"),
+        ("workload=chainmm workload.n=4", "workload.n: no such option"),
+        ("workload=chainmm cluster.memory_byte=4", "did you mean cluster.memory_bytes"),
+        ("workload=chainmm cluster", "cluster"),
         ("workload=", "workload"),
     ],
 )

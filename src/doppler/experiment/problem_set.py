@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from doppler.env import make_view
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.failures import users_cause
-from doppler.experiment.overrides import names_folder, quoted
+from doppler.experiment.overrides import quoted
 from doppler.experiment.policy_training import fit_in_run, make_policy
 from doppler.experiment.run import Run
 from doppler.experiment.specification import instantiated
@@ -126,17 +126,20 @@ def _configuration(
     Composing takes a fifth of a second, and a set has hundreds of problems.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    choices = tuple(one.input_line or "" for one in parsed if "." not in one.key_or_group)
+    chosen = [one for one in parsed if "." not in one.key_or_group]
     values = [one for one in parsed if "." in one.key_or_group]
+    choices = tuple(one.input_line or "" for one in chosen)
     with _hydra():
-        if any(one.type is not OverrideType.CHANGE for one in parsed):
+        if any(one.type is not OverrideType.CHANGE for one in chosen) or any(
+            one.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) for one in values
+        ):
             return compose("config", overrides=list(overrides))
         if choices not in composed:
             composed[choices] = compose("config", overrides=list(choices))
         cfg = composed[choices].copy()
         try:
             for one in values:
-                OmegaConf.update(cfg, one.key_or_group, one.value())
+                OmegaConf.update(cfg, one.key_or_group, one.value(), force_add=one.is_force_add())
         except OmegaConfBaseException:  # Hydra has the better message
             return compose("config", overrides=list(overrides))
     return cfg
@@ -152,13 +155,14 @@ def _hydra() -> AbstractContextManager[object]:
 def _swept(line: str) -> Iterator[list[str]]:
     """All combinations of the swept values of a line."""
     choices = []
-    words = [quoted(word) if names_folder(word) else word for word in line.split()]
+    words = [quoted(word) if "=" in word else word for word in line.split()]
     for override in OverridesParser.create().parse_overrides(words):
         name = override.get_key_element().lstrip("+")
         if name.split(".")[0] not in _GROUPS:
             raise InputError(f"{name} is not of {', '.join(_GROUPS)}")
         if override.is_sweep_override():
-            choices.append([f"{name}={value}" for value in override.sweep_string_iterator()])
+            key = f"++{name}" if "." in name else name  # see `quoted`
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         else:
             choices.append([override.input_line])
     yield from (list(one) for one in product(*choices))
