@@ -6,12 +6,14 @@ import torch
 from new_weights import unlike_new
 from problems import cluster_of, graph_of, random_problem
 
+import doppler
 from doppler.env import make_view, merged
 from doppler.env.scheduler_terms import PLC_INITIAL_WEIGHTS, SEL_INITIAL_WEIGHTS
-from doppler.policies import DualPolicy
+from doppler.policies import DualPolicy, dual_network
 from doppler.policies.dual_pairs import pairs_of
 from doppler.policies.weights import load_policy_weights
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 SMALL = {"sel_hidden": 8, "plc_hidden": 8, "hidden": 8, "rounds": 2, "pairs": 4, "own": 3}
 
@@ -178,7 +180,40 @@ def test_a_network_that_adds_nothing_is_not_asked_until_the_policy_learns(monkey
     assert asked
 
 
-def test_a_policy_bound_to_one_problem_refuses_another():
-    first, other = (make_view(random_problem(0, num_ops=n, num_devices=2)) for n in (10, 11))
-    with pytest.raises(AssertionError, match="bound to another problem"):
-        bound(first).rollout(other, 1, None, generator())
+def test_a_policy_bound_to_one_graph_refuses_another_in_one_line():
+    graph = random_problem(0, num_ops=10, num_devices=2).graph
+    first = make_view(build(graph, cluster_of([1, 1])))
+    others = [random_problem(seed, num_ops=n, num_devices=2) for seed, n in ((0, 11), (1, 10))]
+    policy = bound(first, spread=0.1)
+    said = "^policy: it is bound to another problem, a graph of 10 ops; it cannot place 'test', wh"
+    for problem in others * 2:
+        policy.rollout(first, 1, None, generator())
+        with pytest.raises(InputError, match=f"{said}ich has {problem.num_ops}$"):
+            policy.rollout(make_view(problem), 1, None, generator())
+    options = {"evaluations": 1, "method": "policy", "policy": policy}
+    with pytest.raises(InputError, match=said):
+        doppler.place(others[1].graph, cluster=others[1].cluster, **options)
+    policy.bind(make_view(others[1]))
+    policy.rollout(make_view(others[1]), 1, None, generator())
+
+
+def test_a_bound_policy_serves_its_graph_merged_and_on_other_machines():
+    problem = random_problem(0, num_ops=25, num_devices=4, costs="distinct")
+    graph, policy = problem.graph, bound(make_view(problem), spread=0.1)
+    for speeds in ([1, 1], [1, 2, 3, 4], [1] * 6):
+        view = make_view(build(graph, cluster_of(speeds)))
+        for one in (view, merged(view, least_weight_s=0.0, cap_s=view.problem.scale_s / 3)):
+            policy.rollout(one, 2, None, generator())
+    more = make_view(build(graph, cluster_of([1, 2, 3, 4, 5])))
+    with pytest.raises(InputError, match=r"^policy: it is bound to a cluster of 4 dev.* has 5$"):
+        policy.rollout(more, 2, None, generator())
+
+
+def test_a_training_computes_the_digest_of_its_graph_once(monkeypatch):
+    view, digests = next(iter(some_views())), []
+    policy, digest = bound(view, spread=0.1), dual_network._digest
+    monkeypatch.setattr(dual_network, "_digest", lambda view: digests.append(view) or digest(view))
+    for _ in range(3):
+        log_prob_B, _ = policy.log_prob(view, policy.rollout(view, 2, None, generator()))
+        log_prob_B.sum().backward()
+    assert len(digests) == 1

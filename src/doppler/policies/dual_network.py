@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from doppler.env import ProblemView
 from doppler.policies.encoder import GraphEncoder, Paths
+from doppler.support.errors import InputError
 
 # Up to this number of ops, sums of keys over a device are used unchanged. In larger graphs they are
 # divided by how many times more ops there are, because a device holds so many more. (Divided by the
@@ -113,6 +114,8 @@ class SharedNetwork(nn.Module):
         self.query_RH = nn.Parameter(torch.zeros(num_pairs, hidden))
         self.key_RH = nn.Parameter(torch.randn(num_pairs, hidden) / hidden**0.5)
         self.own: OwnVectors | None = None
+        # Of the last problem that was encoded: its hash and its digest.
+        self._last_digest: tuple[str, Tensor] | None = None
         for reads in (self.sel, self.plc):
             nn.init.zeros_(reads.weight)
 
@@ -152,9 +155,21 @@ class SharedNetwork(nn.Module):
         return not any(bool(one.count_nonzero()) for one in reads)
 
     def check_bound_to(self, view: ProblemView) -> None:
-        """Refuse a problem other than the one that the learned vectors belong to."""
-        is_other = self.own is not None and len(self.own.vectors) != view.problem.num_ops
-        assert not is_other, "it is bound to another problem"
+        """Refuse a graph other than the one that the learned vectors belong to.
+
+        Raises:
+            InputError: it is another graph.
+        """
+        if self.own is None:
+            return
+        problem = view.problem
+        if self._last_digest is None or self._last_digest[0] != problem.hash:
+            self._last_digest = (problem.hash, _digest(view))
+        if not torch.equal(self._last_digest[1], self.own.made_for):
+            raise InputError(
+                f"policy: it is bound to another problem, a graph of {len(self.own.vectors)} ops; "
+                f"it cannot place {problem.graph.name!r}, which has {problem.num_ops}"
+            )
 
     def forward(self, view: ProblemView, x_VF: Tensor) -> Encoded:
         """Encode a problem.
@@ -186,6 +201,11 @@ class SharedNetwork(nn.Module):
         if self.own is None:
             return query_VR.new_zeros(len(query_VR), view.problem.num_devices)
         device_class = torch.from_numpy(view.arrays.device_class)
+        if int(device_class.max()) >= len(self.own.devices):
+            raise InputError(
+                f"policy: it is bound to a cluster of {len(self.own.devices)} devices; it cannot "
+                f"place on {view.problem.cluster.name!r}, which has {len(device_class)}"
+            )
         return query_VR @ self.own.devices[device_class].T
 
 
