@@ -151,6 +151,33 @@ def test_numbers_of_another_length_begin_anew_and_change_nothing(tmp_path):
     np.testing.assert_array_equal(decisions[0].op, decisions[1].op)
 
 
+@pytest.mark.parametrize("missing", ["vectors", "into.weight"])
+def test_numbers_are_not_read_by_a_layer_that_was_trained_on_others(tmp_path, missing):
+    view, path = next(iter(some_views())), tmp_path / "x.ckpt"
+    saved(path, bound(view, spread=0.1))
+    whole = torch.load(path)
+    del whole["state_dict"][f"policy.network.own.{missing}"]
+    torch.save(whole, path)
+    policy = bound(view, seed=5)
+    begun = policy.network.own.vectors.clone()
+    load_policy_weights(policy, path)
+    assert not policy.network.own.into.weight.any()
+    assert torch.equal(policy.network.own.vectors, begun)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, torch.Tensor.float, "meta"])
+def test_a_digest_of_another_kind_is_named(tmp_path, change):
+    view, path = next(iter(some_views())), tmp_path / "x.ckpt"
+    saved(path, bound(view))
+    whole, name = torch.load(path), "policy.network.own.made_for"
+    digest = whole["state_dict"][name]
+    whole["state_dict"][name] = digest.to("meta") if change == "meta" else change(digest)
+    torch.save(whole, path)
+    with pytest.raises(InputError, match=rf"x\.ckpt: state_dict: {name}: expected .* of uint8,"):
+        load_policy_weights(bound(view), path)
+    load_policy_weights(DualPolicy(**SMALL), path)  # has no use for it
+
+
 def test_weights_without_a_network_still_serve(tmp_path):
     view = next(iter(some_views()))
     old = unlike_new(DualPolicy(sel_hidden=8, plc_hidden=8, hidden=0), 0.1)

@@ -81,6 +81,36 @@ def test_weights_of_another_size_or_of_a_training_that_diverged_are_refused(tmp_
         load_policy_weights(make_policy(), saved(tmp_path / "x.ckpt", policy))
 
 
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda one: one.to_sparse(), "a sparse_coo tensor of float32"),
+        (lambda one: one.to("meta"), "a dense tensor of float32 without data"),
+        (lambda one: one > 0, "a dense tensor of bool"),
+        (lambda one: one.long(), "a dense tensor of int64"),
+        (lambda one: one.to(torch.complex64), "a dense tensor of complex64"),
+    ],
+)
+def test_tensors_of_another_kind_are_named(tmp_path, change, found):
+    path = saved(tmp_path / "x.ckpt", make_policy())
+    whole = torch.load(path)
+    state = whole["state_dict"]
+    for name in ("sel_out.weight", "network.query_RH"):
+        damaged = state | {f"policy.{name}": change(state[f"policy.{name}"])}
+        torch.save(whole | {"state_dict": damaged}, path)
+        with pytest.raises(InputError) as error:
+            load_policy_weights(make_policy(), path)
+        assert str(error.value) == (
+            f"{path}: state_dict: policy.{name}: expected a dense tensor of float32, found {found}"
+        )
+
+
+def test_weights_may_be_of_another_precision(tmp_path):
+    policy, path = make_policy(), tmp_path / "x.ckpt"
+    load_policy_weights(policy, saved(path, make_policy().double()))
+    assert all(one.dtype == torch.float32 for one in policy.parameters())
+
+
 @pytest.mark.parametrize("path", [None, 3])
 def test_what_is_no_path_is_named(path):
     with pytest.raises(InputError, match=r"^stage\.init_from: must be auto, null or a path, got"):

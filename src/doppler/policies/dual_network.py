@@ -21,6 +21,8 @@ from doppler.support.errors import InputError
 # root of that, they outgrow all else: weights that were trained on up to 367 ops placed a fork-join
 # graph of 10,000 ops 25% worse than untrained ones.)
 _USUAL_OPS = 256
+# Of the learned vectors: ops' vectors, and the layer that was trained to read them.
+_TOGETHER = {"own.vectors", "own.into.weight"}
 # Standard deviation of an op's vector at first.
 _OWN_SPREAD = 0.5
 
@@ -131,7 +133,7 @@ class SharedNetwork(nn.Module):
 
         Learned vectors of ops and devices are kept if they belong to the graph that this network is
         bound to, and dropped if this network serves many problems. New vectors of ops change
-        nothing until they are trained.
+        nothing until they are trained. Vectors are kept only with the layer that reads them.
 
         Args:
             weights: by name; empty for a policy without a network.
@@ -145,7 +147,10 @@ class SharedNetwork(nn.Module):
         if own:
             own["own.into.weight"] = torch.zeros_like(own["own.into.weight"])
         if theirs is not None and own and torch.equal(theirs, own["own.made_for"]):
-            own |= {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
+            kept = {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
+            if not kept.keys() >= _TOGETHER:
+                kept = {name: one for name, one in kept.items() if name not in _TOGETHER}
+            own |= kept
         return shared | own
 
     @property

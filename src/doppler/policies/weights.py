@@ -89,11 +89,12 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
 
     Raises:
         InputError: the file is unreadable, made for a policy of another kind or size, or has
-            weights that are not finite.
+            weights that are not finite, or not of the kind that the policy has.
     """
     state = load_checkpoint(path)["state_dict"]
     prefix = "policy."
     weights = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    check_kinds(policy, weights, f"{path}: state_dict: {prefix}")
     if isinstance(policy, Bindable):
         weights = policy.completed(weights)
     fixed = {
@@ -108,3 +109,34 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
         raise InputError(f"{path}: weights of another policy: {detail}") from None
     if not all(weight.isfinite().all() for weight in policy.parameters()):
         raise InputError(f"{path}: weights are not finite: the training diverged")
+
+
+def check_kinds(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: str) -> None:
+    """Refuse tensors that torch cannot copy into a module's own, or would turn into other numbers.
+
+    Args:
+        module: that has the weights.
+        weights: by name; those that the module does not have are not looked at.
+        where: they are, before their names.
+
+    Raises:
+        InputError: names a tensor that is, for instance, sparse, without data, or of integers where
+            the module has fractions.
+    """
+    for name, own in module.state_dict().items():
+        one = weights.get(name)
+        if one is None or not isinstance(own, torch.Tensor):
+            continue
+        # Fractions may be of another precision.
+        fits = one.is_floating_point() if own.is_floating_point() else one.dtype == own.dtype
+        is_plain = one.layout == own.layout and one.is_nested == own.is_nested and not one.is_meta
+        if not (fits and is_plain):
+            raise InputError(f"{where}{name}: expected {_kind(own)}, found {_kind(one)}")
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    """In words, such as ``a dense tensor of float32``."""
+    layout = "dense" if tensor.layout is torch.strided else str(tensor.layout).split(".")[-1]
+    nested = " nested" if tensor.is_nested else ""
+    data = " without data" if tensor.is_meta else ""
+    return f"a {layout}{nested} tensor of {str(tensor.dtype).split('.')[-1]}{data}"

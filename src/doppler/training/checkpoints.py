@@ -11,11 +11,11 @@ from pathlib import Path
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from doppler.graph.formats import replaced
-from doppler.policies.weights import load_checkpoint
+from doppler.policies.weights import check_kinds, load_checkpoint
 from doppler.problem import Problem
 from doppler.search import NO_PLACEMENT, Effort, ScoredPlacement
 from doppler.support.errors import InputError
-from doppler.support.files.values import read_integer, read_number
+from doppler.support.files.values import fault, read_integer, read_number
 from doppler.support.stopping import deferred, unhurried
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
@@ -57,12 +57,15 @@ def check_resumable(path: Path, module: LightningModule) -> None:
         module: to be trained.
 
     Raises:
-        InputError: names what the checkpoint lacks, or what does not fit this training.
+        InputError: names what the checkpoint lacks, or what does not fit this training; or as
+            `effort_of`.
     """
     checkpoint = load_checkpoint(path)
     for key in _LIGHTNING:
         if key not in checkpoint:
             raise InputError(f"{path}: {key!r} is missing: no training can go on from it")
+    check_kinds(module, checkpoint["state_dict"], f"{path}: state_dict: ")
+    effort_of(path)  # refuses damaged numbers
     try:
         module.load_state_dict(checkpoint["state_dict"])
         module.on_load_checkpoint(checkpoint)  # Lightning will do both again
@@ -83,10 +86,15 @@ def effort_of(path: str | Path) -> Effort:
         InputError: the stored numbers are damaged.
     """
     kept = load_checkpoint(path).get("doppler", {})
-    evaluations = read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations")
-    return Effort(
-        evaluations, read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s")
+    effort = Effort(
+        read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations"),
+        read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s"),
     )
+    if effort.evaluations < 0:
+        raise fault(f"{path}: doppler.evaluations", "a number of at least 0", effort.evaluations)
+    if effort.seconds < 0:
+        raise fault(f"{path}: doppler.elapsed_s", "a number of at least 0", effort.seconds)
+    return effort
 
 
 def found_of(path: str | Path, problem: Problem) -> ScoredPlacement:

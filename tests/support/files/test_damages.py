@@ -208,6 +208,8 @@ def test_a_key_that_is_there_twice_is_named():
         ({"state_dict": {}, "doppler": {"version": True}}, "version True, this program reads 1"),
         ({"state_dict": {}, "doppler": {"evaluations": "x"}}, "doppler.evaluations: expected an"),
         ({"state_dict": {}, "doppler": {"elapsed_s": None}}, "doppler.elapsed_s: expected a num"),
+        ({"state_dict": {}, "doppler": {"evaluations": -3}}, "evaluations: expected a number of"),
+        ({"state_dict": {}, "doppler": {"elapsed_s": -0.5}}, "elapsed_s: expected a number of at"),
         ({"state_dict": {}, "doppler": {"best": []}}, "doppler.best: "),
         ({"state_dict": {}, "doppler": {"best": {}}}, "doppler.best: 'problem_hash' is missing"),
         (
@@ -258,6 +260,11 @@ LIGHTNING = {
     [
         ({"loops": None}, "'loops' is missing: no training can go on from it"),
         ({"state_dict": {}}, "belongs to another training, or is damaged (Error(s) in loading"),
+        (
+            {"state_dict": {n: one > 0 for n, one in Resumed().state_dict().items()}},
+            "state_dict: layer.weight: expected a dense tensor of float32, found a dense",
+        ),
+        ({"doppler": {"evaluations": -3}}, "doppler.evaluations: expected a number of at least 0"),
         ({"doppler": {}}, "belongs to another training, or is damaged ('rng')"),
         ({"doppler": {"rng": 3}}, "belongs to another training, or is damaged ('int' object"),
     ],
