@@ -314,6 +314,8 @@ def test_settings_under_one_name_are_told_apart_by_their_evaluations_or_a_hash()
     equal = [*budgets, *seeds([0.07], method="annealing", variant="c", evaluations=4000)]
     labels = method_labels(summary(equal))
     assert labels == ["annealing #c", "doppler", "annealing #b", "annealing #a"]
+    both = [*equal, *seeds([0.3], method="annealing", variant="a", evaluations=8000)]
+    assert method_labels(summary(both))[-2:] == ["annealing #a, 1,000", "annealing #a, 8,000"]
 
 
 def test_the_verdict_names_the_winner_the_lead_and_how_sure_it_is():

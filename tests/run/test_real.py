@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.experiment.policy_training import trainer_settings
+from doppler.experiment.policy_training import clipped_as
 from doppler.experiment.rl_real import _algorithm
 from doppler.policies.weights import load_checkpoint
 from doppler.problem.costs import load_all
@@ -245,12 +245,23 @@ def test_a_batch_larger_than_the_budget_trains_nothing_and_without_a_search_is_r
         run(*large, "+stage.algorithm.search_share=0")
 
 
+def test_measured_runs_of_other_stages_one_and_two_are_other_methods(run, tmp_path):
+    def variants(name: str, *options: str) -> set[str]:
+        run(*REAL, *STAND_IN, "baseline=[]", f"run_dir={tmp_path}/{name}", *options)
+        rows = read_results(tmp_path / name / "results.csv")
+        return {row.variant for row in rows if row.method.startswith("doppler")}
+
+    plain = variants("plain")
+    assert variants("seed", "seed=1") == plain
+    for option in ("budget.imitation_episodes=16", "trainer.gradient_clip_val=0.001"):
+        assert not variants(option, option) & plain
+
+
 def test_stage_three_clips_gradients_by_its_own_algorithm_unless_the_trainer_is_told(configure):
     def clips(*overrides):
         cfg = configure("stage=rl_real", *overrides)
         return tuple(
-            trainer_settings(cfg, algorithm).gradient_clip_val
-            for algorithm in (None, _algorithm(cfg))
+            clipped_as(cfg, algorithm).gradient_clip_val for algorithm in (None, _algorithm(cfg))
         )
 
     own = "+stage.algorithm.gradient_clip=0.25"

@@ -167,14 +167,14 @@ def fit_in_run(
     fit(
         module,
         directory,
-        settings=trainer_settings(run.spec.cfg, algorithm),
+        settings=clipped_as(run.spec.cfg, algorithm),
         loggers=run.loggers.begin(updates_done(directory)),
         console=run.console,
         say=run.say,
     )
 
 
-def trainer_settings(cfg: DictConfig, algorithm: DictConfig | None = None) -> DictConfig:
+def clipped_as(cfg: DictConfig, algorithm: DictConfig | None = None) -> DictConfig:
     """Return the key ``trainer`` with the gradient clip of a training's own algorithm.
 
     A ``trainer.gradient_clip_val`` that differs from ``algorithm.gradient_clip`` is kept: somebody

@@ -29,7 +29,7 @@ from doppler.experiment.interleaved import (
     show_beside,
 )
 from doppler.experiment.judging import Method
-from doppler.experiment.learned_rows import training_speed
+from doppler.experiment.learned_rows import trainer_settings, training_speed
 from doppler.experiment.measured_controls import search_measured
 from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
@@ -331,7 +331,10 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     """The candidates as methods; the final one gets the policy's name."""
     spec, module = run.spec, learned.module
     name, inherited = spec.policy_name, learned.module.inherited
-    settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
+    settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "search")]
+    settings += [{**as_container(spec.cfg.stage), "init_from": spec.origin}, trainer_settings(spec)]
+    if spec.origin in (AUTO, IMITATION):  # stages I and II are part of the method
+        settings += [spec.cfg.budget.imitation_episodes, spec.cfg.budget.evaluations]
     methods = []
     for label, found in {**learned.candidates, name: learned.candidates[final]}.items():
         assert found.placement is not None, "candidates are placements"

@@ -81,12 +81,15 @@ def method_labels(rows: pd.DataFrame) -> list[str]:
     settings = rows.groupby("method", sort=False)
     variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
     pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
+    own_budgets = rows.groupby(["method", "variant"])["evaluations"].nunique()
 
     def label(row) -> str:
         if variants[row.method] == budgets[row.method] == 1:
             return row.method
-        is_told = budgets[row.method] == pairs[row.method]
-        return f"{row.method}, {row.evaluations:,}" if is_told else f"{row.method} #{row.variant}"
+        if budgets[row.method] == pairs[row.method]:
+            return f"{row.method}, {row.evaluations:,}"
+        name = f"{row.method} #{row.variant}"
+        return name if own_budgets[row.method, row.variant] == 1 else f"{name}, {row.evaluations:,}"
 
     return [label(row) for row in rows.itertuples()]
 
