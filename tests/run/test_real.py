@@ -253,8 +253,8 @@ def test_measured_runs_of_other_stages_one_and_two_are_other_methods(run, tmp_pa
 
     plain = variants("plain")
     assert variants("seed", "seed=1") == plain
-    for option in ("budget.imitation_episodes=16", "trainer.gradient_clip_val=0.001"):
-        assert not variants(option, option) & plain
+    assert not variants("episodes", "budget.imitation_episodes=16") & plain
+    assert not variants("clip", "trainer.gradient_clip_val=0.001") & plain
 
 
 def test_stage_three_clips_gradients_by_its_own_algorithm_unless_the_trainer_is_told(configure):
