@@ -165,15 +165,13 @@ def test_numbers_are_not_read_by_a_layer_that_was_trained_on_others(tmp_path, mi
     assert torch.equal(policy.network.own.vectors, begun)
 
 
-@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, torch.Tensor.float, "meta"])
-def test_a_digest_of_another_kind_is_named(tmp_path, change):
+def test_a_digest_of_another_kind_is_named(tmp_path):
     view, path = next(iter(some_views())), tmp_path / "x.ckpt"
     saved(path, bound(view))
     whole, name = torch.load(path), "policy.network.own.made_for"
-    digest = whole["state_dict"][name]
-    whole["state_dict"][name] = digest.to("meta") if change == "meta" else change(digest)
+    whole["state_dict"][name] = whole["state_dict"][name].float()
     torch.save(whole, path)
-    with pytest.raises(InputError, match=rf"x\.ckpt: state_dict: {name}: expected .* of uint8,"):
+    with pytest.raises(InputError, match=rf"x\.ckpt: state_dict: {name}: expected torch\.uint8,"):
         load_policy_weights(bound(view), path)
     load_policy_weights(DualPolicy(**SMALL), path)  # has no use for it
 

@@ -56,6 +56,17 @@ def test_other_weights_in_the_same_file_are_another_run(run, tmp_path, checkpoin
     assert len(list(tmp_path.glob("inference/chainmm/p100x4/doppler/*"))) == 2
 
 
+def test_weights_without_numbers_are_refused_also_where_the_policy_has_no_use_for_them(
+    run, checkpoint
+):
+    damaged = torch.load(checkpoint, weights_only=True)
+    name = "policy.network.own.made_for"
+    damaged["state_dict"][name] = damaged["state_dict"][name].to_sparse()
+    torch.save(damaged, checkpoint)
+    with pytest.raises(InputError, match=rf"'{name}' is not a dense tensor of numbers$"):
+        run("stage=inference", f"stage.init_from='{checkpoint}'", "baseline=[]")
+
+
 def test_weights_of_a_training_that_has_not_ended_are_said_to_be_such(run, tmp_path, checkpoint):
     settings = "stage=inference", f"stage.init_from='{checkpoint}'", "baseline=[]"
     told = f"{checkpoint}: its training has not ended; these are the weights so far"
@@ -163,6 +174,15 @@ def test_weights_of_other_trainings_on_sets_are_other_methods(run, tmp_path):
         variant("rate", "algorithm.reinforcement.learning_rate=[1e-2,1e-3]"),
     ]
     assert len({plain, *others}) == 5
+
+
+def test_a_folder_with_the_name_of_a_choice_is_no_file_of_a_set(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(*SET)
+    (tmp_path / "mixed").mkdir()
+    (tmp_path / "mixed/notes.txt").write_text("the set has cluster=mixed")
+    _, text = run(*SET)
+    assert "finished already" in text
 
 
 def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.run import Run
-from doppler.experiment.specification import Specification, as_container
+from doppler.experiment.specification import AUTO, Specification, as_container
 from doppler.search import Effort, ScoredPlacement
 from doppler.support.errors import InputError
 from doppler.training import Reinforcement, peak_bytes
@@ -68,7 +68,7 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     spec, problem = run.spec, module.problem
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
-    imitates = spec.origin == "auto" or spec.cfg.algorithm.imitate_best
+    imitates = spec.origin == AUTO or spec.cfg.algorithm.imitate_best
     settings = [
         *(
             as_container(spec.cfg.policy),

@@ -34,8 +34,8 @@ from doppler.experiment.measured_controls import search_measured
 from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification, as_container
-from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
+from doppler.experiment.specification import AUTO, IMITATION, Specification, as_container
+from doppler.experiment.train import SETTLING, Learner
 from doppler.experiment.trust import check_machine, disturbed
 from doppler.report.rows import ResultRow, format_seconds
 from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator

@@ -10,8 +10,8 @@ from doppler.experiment.inference import apply_policy
 from doppler.experiment.judging import Method
 from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.run import Run
-from doppler.experiment.specification import Specification
-from doppler.experiment.train import AUTO, Train
+from doppler.experiment.specification import AUTO, Specification
+from doppler.experiment.train import Train
 from doppler.support.errors import InputError
 from doppler.support.options import Count, Natural, check
 

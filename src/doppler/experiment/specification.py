@@ -28,8 +28,9 @@ _NOT_HASHED = (
     *("output_dir", "run_dir", "overwrite", "costs", "measure", "logger", "optimized_metric"),
     "compute.workers",
 )
-# Values of stage.init_from that name no checkpoint (`train`, `rl_real`).
-_MADE_HERE = (None, "auto", "imitation")
+# Values of stage.init_from that name no checkpoint: earlier stages, which are part of the run, make
+# the first weights; or stage I alone, in a folder of this name.
+AUTO, IMITATION = "auto", "imitation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +175,7 @@ class Specification:
     def hash(self, unused: Sequence[str]) -> str:
         """Return eight hex digits of the resolved configuration and of the problem.
 
-        The problem, first weights and the files of a training set count too, because the same
+        The problem, the first weights and the files of a training set count too, because the same
         configuration may name a file whose content has changed.
 
         Args:
@@ -190,13 +191,16 @@ class Specification:
         from doppler.policies.weights import weights_digest  # imports torch
 
         init_from = self.cfg.stage.get("init_from")
-        return None if init_from in _MADE_HERE else weights_digest(init_from)
+        return None if init_from in (None, AUTO, IMITATION) else weights_digest(init_from)
 
     def _set_digests(self) -> Iterator[str]:
-        """Of the files that the lines of a training set name."""
+        """Of the files that the lines of a training set name, as ``workload.path=FILE``."""
         lines = [self.cfg.stage.get(key) or () for key in ("problems", "held_out")]
         for word in " ".join(map(str, chain(*lines))).split():
-            path = Path(word.partition("=")[2].strip("'\""))
+            key, _, value = word.partition("=")
+            if not key.endswith(".path"):
+                continue
+            path = Path(value.strip("'\""))
             for file in sorted(path.iterdir()) if path.is_dir() else [path]:
                 if file.is_file():
                     yield hashlib.sha256(file.read_bytes()).hexdigest()

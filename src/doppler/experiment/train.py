@@ -25,7 +25,7 @@ from doppler.experiment.policy_training import (
 )
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification
+from doppler.experiment.specification import AUTO, IMITATION, Specification
 from doppler.problem import Placement
 from doppler.search import (
     NO_EFFORT,
@@ -51,10 +51,8 @@ from doppler.training import (
     save_checkpoint,
 )
 
-# Instead of a path: use the weights of stage I, which is part of the run.
-AUTO = "auto"
-# Folders in the run's directory: stage I, and the imitation that ends stage II.
-IMITATION, SETTLING = "imitation", "settling"
+# Folder in the run's directory with the imitation that ends stage II.
+SETTLING = "settling"
 
 
 @dataclass(frozen=True, kw_only=True)

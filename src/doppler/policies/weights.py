@@ -52,6 +52,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     for name, weight in weights.items():
         if not (isinstance(name, str) and isinstance(weight, torch.Tensor)):
             raise InputError(f"{path}: state_dict: {str(name)[:60]!r} is not a named tensor")
+        is_dense = weight.layout is torch.strided and not (weight.is_nested or weight.is_quantized)
+        if weight.is_meta or not is_dense:
+            raise InputError(f"{path}: state_dict: {name[:60]!r} is not a dense tensor of numbers")
     kept = checkpoint.get("doppler", {})
     if not isinstance(kept, dict):
         raise fault(f"{path}: doppler", "a dictionary", kept)
@@ -112,7 +115,7 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
 
 
 def check_kinds(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], where: str) -> None:
-    """Refuse tensors that torch cannot copy into a module's own, or would turn into other numbers.
+    """Refuse tensors whose numbers torch would turn into others when it copies them.
 
     Args:
         module: that has the weights.
@@ -120,8 +123,7 @@ def check_kinds(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], wh
         where: they are, before their names.
 
     Raises:
-        InputError: names a tensor that is, for instance, sparse, without data, or of integers where
-            the module has fractions.
+        InputError: names a tensor, for instance one of integers where the module has fractions.
     """
     for name, own in module.state_dict().items():
         one = weights.get(name)
@@ -129,14 +131,5 @@ def check_kinds(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], wh
             continue
         # Fractions may be of another precision.
         fits = one.is_floating_point() if own.is_floating_point() else one.dtype == own.dtype
-        is_plain = one.layout == own.layout and one.is_nested == own.is_nested and not one.is_meta
-        if not (fits and is_plain):
-            raise InputError(f"{where}{name}: expected {_kind(own)}, found {_kind(one)}")
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    """In words, such as ``a dense tensor of float32``."""
-    layout = "dense" if tensor.layout is torch.strided else str(tensor.layout).split(".")[-1]
-    nested = " nested" if tensor.is_nested else ""
-    data = " without data" if tensor.is_meta else ""
-    return f"a {layout}{nested} tensor of {str(tensor.dtype).split('.')[-1]}{data}"
+        if not fits:
+            raise InputError(f"{where}{name}: expected {own.dtype}, found {one.dtype}")

@@ -7,6 +7,7 @@ came after it.
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
@@ -65,7 +66,7 @@ def check_resumable(path: Path, module: LightningModule) -> None:
         if key not in checkpoint:
             raise InputError(f"{path}: {key!r} is missing: no training can go on from it")
     check_kinds(module, checkpoint["state_dict"], f"{path}: state_dict: ")
-    effort_of(path)  # refuses damaged numbers
+    _effort_in(checkpoint, path)  # refuses damaged numbers
     try:
         module.load_state_dict(checkpoint["state_dict"])
         module.on_load_checkpoint(checkpoint)  # Lightning will do both again
@@ -85,7 +86,11 @@ def effort_of(path: str | Path) -> Effort:
     Raises:
         InputError: the stored numbers are damaged.
     """
-    kept = load_checkpoint(path).get("doppler", {})
+    return _effort_in(load_checkpoint(path), path)
+
+
+def _effort_in(checkpoint: dict[str, Any], path: str | Path) -> Effort:
+    kept = checkpoint.get("doppler", {})
     effort = Effort(
         read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations"),
         read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s"),

@@ -262,7 +262,7 @@ LIGHTNING = {
         ({"state_dict": {}}, "belongs to another training, or is damaged (Error(s) in loading"),
         (
             {"state_dict": {n: one > 0 for n, one in Resumed().state_dict().items()}},
-            "state_dict: layer.weight: expected a dense tensor of float32, found a dense",
+            "state_dict: layer.weight: expected torch.float32, found torch.bool",
         ),
         ({"doppler": {"evaluations": -3}}, "doppler.evaluations: expected a number of at least 0"),
         ({"doppler": {}}, "belongs to another training, or is damaged ('rng')"),
