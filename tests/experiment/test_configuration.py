@@ -83,7 +83,7 @@ REFUSED = {
     "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean policy.build.s",
     "+policy.build.encoder=none": "policy.build.encoder: no such option",
     "+trainer.build.accelerator=foo": "trainer.build: no such option",
-    "+trainer.max_steps=5": "trainer.max_steps: no such option, how much is trained is said by bud",
+    "+trainer.max_steps=5": "trainer.max_steps: no such option, budget.imitation_episodes",
     # What a _target_ is not.
     "cluster._target_=no.such": "cluster._target_: 'no.such' cannot be imported: No module named",
     "cluster._target_=os.sep": "cluster._target_: 'os.sep' is not a class or function",

@@ -27,28 +27,25 @@ logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="pytorch_lightning")
 
-# What training is by its nature: updates without epochs, in one process on a CPU.
+# What training is: updates without epochs, in one process on a CPU, the same for the same seed.
 _FIXED: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
     "max_epochs": -1,
-    "enable_checkpointing": False,
-}
-# The same for the same seed, and told by the run's own progress and loggers.
-_USUAL: dict[str, Any] = {
     "deterministic": True,
     "log_every_n_steps": 1,
+    "enable_checkpointing": False,
     "enable_model_summary": False,
     "enable_progress_bar": False,
 }
-# Lightning's options that would make it another training, or change nothing, with what to say.
+# Options of Lightning's that would make it another training, or change nothing, and what to say.
 _LENGTH = (
-    "how much is trained is said by budget.evaluations, and for stage I by "
-    "budget.imitation_episodes, for stage III by budget.measured_evaluations"
+    "budget.imitation_episodes (stage I), budget.evaluations (stage II) and "
+    "budget.measured_evaluations (stage III) say how much is trained"
 )
 _PLACE = "a training runs in one process on a CPU, in 32 bits"
 _VALIDATION = "a training has updates only, without validation and epochs"
-_KEPT = "a run decides on its own checkpoints and loggers: trainer.checkpoint_every_s, logger"
+_KEPT = "trainer.checkpoint_every_s and logger set what a run writes"
 _REFUSED: dict[str, str] = {
     **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "precision"), _PLACE),
     **dict.fromkeys(("sync_batchnorm", "use_distributed_sampler", "plugins"), _PLACE),
@@ -95,7 +92,7 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
         ours: what a run decides.
 
     Raises:
-        InputError: settings that a training cannot have, or that Lightning does not take together.
+        InputError: settings that Lightning does not take together, or not on this machine.
     """
     if (num := settings.get("accumulate_grad_batches", 1)) != 1:
         # A training counts its executions by updates.
@@ -103,10 +100,9 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
             f"trainer.accumulate_grad_batches: must be 1, got {num}; larger updates have a larger "
             "algorithm.reinforcement.batch_episodes"
         )
-    check_trainer(settings)
     lightnings = {key: value for key, value in settings.items() if key in _LIGHTNINGS.known}
     try:
-        return pl.Trainer(**_USUAL | lightnings | _FIXED, plugins=[OneProcess()], **ours)
+        return pl.Trainer(**_FIXED | lightnings, plugins=[OneProcess()], **ours)
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
 

@@ -332,7 +332,7 @@ class Reinforcement(EpisodeTraining):
                 {
                     "episodes": self.episodes_done,
                     "held_out_ratio": score.ratio,
-                    "held_out_that_do_not_fit": score[0],
+                    "held_out_infeasible": score.infeasible,
                 }
             )
         # The first trial counts even if nothing fits, because best.ckpt must exist.
