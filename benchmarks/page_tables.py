@@ -424,7 +424,7 @@ PARTS = {
         *("ablation_learning", "doppler_taught_by_clustering", True),
     ),
     "training (random weights)": ("ablation_learning", "doppler_frozen", True),
-    "training (random weights, best of 498)": (
+    "training (random weights, best of as many placements)": (
         *("ablation_learning", "doppler_frozen trained", False),
     ),
 }

@@ -54,8 +54,8 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
         A column per field of `ResultRow`, and more from the runs. ``is_control``: the method is a
         configured baseline, which learns nothing. ``optimum_s``: the known optimum, a bound if
         ``optimum_is_proven`` is false, NaN if unknown. ``problem_settings``: the settings in which
-        problems of one name differ (``memory_bytes=1e9``), empty if there is one of this name.
-        ``directory``: of the run.
+        problems of one name differ (``memory_bytes=2000000000.0``), empty if no other has its
+        name. ``directory``: of the run.
     """
     runs = list(runs)
     settings = _settings_of_problems(runs)

@@ -286,7 +286,7 @@ def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> l
     """Return time and memory of an episode of training, by graph and method, per section.
 
     Args:
-        runs: those that trained count.
+        runs: only those that trained are told.
         labels: words for every problem hash.
     """
     names = _labels_of(runs)
@@ -327,7 +327,7 @@ def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list
     """Return, per problem and section, the ratios of methods that one run measured in turns.
 
     Args:
-        runs: those with paired ratios count.
+        runs: only those with paired ratios are told.
         labels: words for every problem hash.
     """
     names = _labels_of(runs)
