@@ -115,7 +115,7 @@ def searched(
                 view = make_view(problem)
                 steps = policy_steps(search_settings(), policies[method], view)
             else:
-                steps = suited(steps_of(method, budget), problem)
+                steps = suited(steps_of(method), problem)
             if budget.seconds is not None:
                 spent_s = time.perf_counter() - begin_s
                 budget = Budget(seconds=max(budget.seconds - spent_s, 1e-6))

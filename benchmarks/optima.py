@@ -93,7 +93,7 @@ def steps(method: str, problem: Problem, budget: Budget) -> Sequence[Any]:
         return [estimates_step(search_settings(), _policy(), make_view(problem))]
     if method == "doppler":
         return policy_steps(search_settings(), _policy(), make_view(problem))
-    return steps_of(method, budget)
+    return steps_of(method)
 
 
 _LOADED: list[Any] = []

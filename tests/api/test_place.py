@@ -403,8 +403,8 @@ def test_importing_the_package_is_cheap():
 def test_with_evaluations_the_policy_searches_first_within_seconds_what_learns_nothing(placed):
     problem, counted, timed = placed.problem, Budget(evaluations=9), Budget(seconds=1.0)
     first = policy_steps(search_settings(), load_policy(), make_view(problem))[:-1]
-    found = placing._automatic(steps_of("auto", counted), problem, counted)
-    after = placing._automatic(steps_of("auto", timed), problem, timed)
+    found = placing._automatic(steps_of("auto"), problem, counted)
+    after = placing._automatic(steps_of("auto"), problem, timed)
     assert [type(step) for step in after] == [InParts, AnnealFromBest]
     assert [type(step) for step in found] == [type(step) for step in (*first, *after)]
     auto, policy = (

@@ -129,9 +129,9 @@ def test_every_step_of_a_search_keeps_to_the_rules(confirmations):
     for seed in range(6):
         problem, budget = small(seed), Budget(evaluations=60)
         lists = [
-            steps_of("auto", budget),
+            steps_of("auto"),
             policy_steps(search_settings(), policy, make_view(problem)),
-            *(steps_of(name, budget) for name in methods if name not in ("cp_sat", "enumerative")),
+            *(steps_of(name) for name in methods if name not in ("cp_sat", "enumerative")),
         ]
         for steps in lists:
             with WorkConserving(noise=0.05).open(problem) as session:

@@ -53,6 +53,15 @@ def test_an_opposite_number_of_the_paper_is_not_agreed_with_by_being_faster():
     assert cell.outcome == "against"
 
 
+def test_workloads_of_which_the_paper_prints_nothing_answer_no_claim():
+    table = main_table([1.0])
+    table["workload"] = "cholesky"
+    policies = made_up(POLICIES, workload="cholesky")
+    host = made_up(["doppler", "critical_path"], workload="cholesky", system_kind="measured")
+    tables = {"paper": table, "ablation/policies": policies, "main_host": host}
+    assert claims_table(claims_of(tables)).empty
+
+
 def test_a_missing_method_leaves_a_claim_open():
     without = {name: one for name, one in IN_ORDER.items() if name != "gdp_unaided"}
     claims = claims_of({"paper": main_table([1.0], without)})

@@ -1,6 +1,7 @@
 """Finished runs as users, kills and other programs leave them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ from results import ROW, leave_run, seeds, summary
 
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, build
+from doppler.report.aggregate import collect
 from doppler.report.figures import band, save_curves
 from doppler.report.finished import find_runs, read_run
 from doppler.report.page import write_report
 from doppler.report.rows import make_console, read_results, write_results
 from doppler.report.run_table import print_results
-from doppler.report.schedules import gantt_figure, read_timeline
+from doppler.report.schedules import best_schedules, gantt_figure, read_timeline
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.trace import save_perfetto
@@ -166,6 +168,26 @@ def test_a_damaged_trace_is_named(tmp_path, text):
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(InputError, match=r"trace.json:"):
         read_timeline(tmp_path / "trace.json")
+
+
+def test_searches_on_the_real_system_are_controls(tmp_path):
+    names = ("doppler", "heft", "annealing_order measured", "doppler stage II")
+    rows = [replace(ROW, method=name, system_kind="measured") for name in names]
+    config = {"baseline": {"heft": {}}, "stage": {"measured": {"annealing_order": {}}}}
+    leave_run(tmp_path / "run", rows, config, makespan_s=0.1)
+    table = collect([tmp_path])
+    controls = table.loc[table["is_control"], "method"]
+    assert controls.tolist() == ["heft", "annealing_order measured"]
+
+
+def test_a_damaged_trace_takes_no_caption_from_another(tmp_path):
+    run = leave_run(tmp_path / "run", [ROW], {}, makespan_s=0.1)
+    trace_file(run)
+    (run / "traces").mkdir()
+    (run / "traces/heft.json").write_text("{}")
+    schedules, damaged = best_schedules([read_run(run)])
+    assert [one.caption.partition(":")[0] for one in schedules] == ["Schedule of doppler, seed 0"]
+    assert ["traces/heft.json" in line for line in damaged] == [True]
 
 
 def test_curves_of_parts_of_a_run_are_not_its_own(tmp_path):

@@ -296,7 +296,7 @@ def test_settings_are_those_that_the_command_line_composes(configured):
 @pytest.mark.parametrize("budget", [Budget(evaluations=500), Budget(seconds=1.0)], ids=str)
 def test_every_method_by_name_is_that_of_the_command_line(configured, budget):
     for name, cfg in configured.baseline.items():
-        baseline, steps = instantiate(cfg), steps_of(name, budget)
+        baseline, steps = instantiate(cfg), steps_of(name)
         if isinstance(baseline, Combined):
             assert [type(step) for step in steps] == [type(step) for step in baseline.steps]
             assert [step.share for step in steps] == [step.share for step in baseline.steps]
@@ -310,7 +310,7 @@ def test_every_method_by_name_is_that_of_the_command_line(configured, budget):
         else:
             assert isinstance(baseline, Annealing)
             assert (step.hot, step.cold) == (baseline.hot, baseline.cold)
-    assert [type(step) for step in steps_of("auto", budget)] == [InParts, AnnealFromBest]
+    assert [type(step) for step in steps_of("auto")] == [InParts, AnnealFromBest]
 
 
 def test_a_list_scheduler_runs_as_often_as_the_budget_allows():
@@ -318,13 +318,13 @@ def test_a_list_scheduler_runs_as_often_as_the_budget_allows():
         with WorkConserving().open(PROBLEM) as session:
             best = Evaluator(session=session, confirmations=0, seed=0)
             budget = Budget(evaluations=evaluations)
-            search(steps_of("etf", budget), best, budget, np.random.default_rng(0))
+            search(steps_of("etf"), best, budget, np.random.default_rng(0))
             assert best.evaluations == session.evaluations == evaluations
 
 
 def test_an_unknown_method_is_told_what_there_is():
     with pytest.raises(InputError, match=r"^method: 'magic' is not one of policy, auto, annealing"):
-        steps_of("magic", Budget(seconds=1.0))
+        steps_of("magic")
 
 
 def test_a_policy_is_asked_for_its_greedy_placements_first():

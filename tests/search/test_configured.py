@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from doppler.baselines import RoundRobin
 from doppler.hooks import implements, plugins
-from doppler.search import Budget, PlaceOnce, methods, steps_of
+from doppler.search import PlaceOnce, methods, steps_of
 
 
 def test_a_plugin_adds_a_method(tmp_path):
@@ -16,7 +16,7 @@ def test_a_plugin_adds_a_method(tmp_path):
     assert "in_turn" not in methods()
     plugins().register(plugin)
     try:
-        (step,) = steps_of("in_turn", Budget(evaluations=10))
+        (step,) = steps_of("in_turn")
         assert isinstance(step, PlaceOnce) and isinstance(step.baseline, RoundRobin)
     finally:
         plugins().unregister(plugin)

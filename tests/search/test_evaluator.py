@@ -80,7 +80,7 @@ def test_it_knows_what_found_the_best_placement_and_what_made_it_better():
         assert alone.found.source == "annealing"
         once = Evaluator(session=session, confirmations=0, seed=0)
         PlaceOnce(baseline=CriticalPath(evaluations=2)).search(once, 0, rng)
-        assert once.found.source == "criticalpath"
+        assert once.found.source == "critical_path"
 
 
 def test_what_was_found_for_another_problem_is_nothing():

@@ -357,7 +357,7 @@ def _chosen(
         made = load_policy(chosen) if isinstance(chosen, str | Path) else chosen
         return lambda problem: policy_steps(search_settings(), made, make_view(problem))
     if isinstance(method, str):
-        steps = steps_of(method, budget)
+        steps = steps_of(method)
         if method == "auto":
             return lambda problem: _automatic(steps, problem, budget)
         return lambda problem: suited(steps, problem)

@@ -16,7 +16,11 @@ class Evaluate(Stage):
     """Run the configured baselines; the run is named after the best one."""
 
     name: ClassVar[str] = "evaluate"
-    unused: ClassVar[tuple[str, ...]] = (*("policy", "algorithm", "search", "trainer", "budget"),)
+    unused: ClassVar[tuple[str, ...]] = (
+        *("policy", "algorithm", "search", "trainer", "budget.imitation_episodes"),
+        # The one that the system uses counts all the same (see Run.directory).
+        *("budget.evaluations", "budget.measured_evaluations"),
+    )
 
     def method(self, spec: Specification) -> str:
         """Return the baseline's name if there is one, else a name for the group of baselines."""

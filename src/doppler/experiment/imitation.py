@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from doppler.baselines import Baseline, Teacher, placements_of_steps
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learned_rows import trainer_settings
+from doppler.experiment.learned_rows import memory_of, trainer_settings
 from doppler.experiment.policy_training import (
     check_policy,
     check_training_left,
@@ -24,7 +24,7 @@ from doppler.problem import Placement
 from doppler.report.rows import format_seconds
 from doppler.search import GREEDY, seeded_generator
 from doppler.support.errors import InputError
-from doppler.training import Imitation, peak_bytes
+from doppler.training import Imitation
 
 # Teacher episodes to execute for the check, and the slowdown against them that is tolerated.
 _TEACHERS_EPISODES, _TOLERATED = 9, 0.05
@@ -151,6 +151,6 @@ class ImitationStage(Stage):
             "greedy_makespan_s": method.makespan_s,
             "episodes": module.episodes_done,
             "episodes_per_s": module.episodes_done / max(own_s, 1e-9),
-            "peak_memory_bytes": peak_bytes(),
+            **memory_of(module),
         }
         return finish(run, method, [], extra)

@@ -87,6 +87,16 @@ def measure_interleaved(
     return seconds_MR[twin_M]
 
 
+def executions(contenders: Sequence[Contender], seconds_MR: NDArray[np.float64]) -> int:
+    """Return how many executions `measure_interleaved` has made.
+
+    Args:
+        contenders: the methods.
+        seconds_MR: what it returned.
+    """
+    return len(set(map(_identity, contenders))) * seconds_MR.shape[1]
+
+
 def _widest(seconds_MR: NDArray[np.float64]) -> float:
     """Width of the widest interval of a ratio to the first method; 0 without other methods."""
     seconds_MR = seconds_MR[np.isfinite(seconds_MR).all(axis=1)]

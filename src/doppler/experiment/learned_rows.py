@@ -11,7 +11,8 @@ from doppler.experiment.run import Run
 from doppler.experiment.specification import AUTO, Specification, as_container
 from doppler.search import Effort, ScoredPlacement
 from doppler.support.errors import InputError
-from doppler.training import Reinforcement, peak_bytes
+from doppler.training import Reinforcement
+from doppler.training.updates import EpisodeTraining
 
 
 def learned_summary(
@@ -31,7 +32,7 @@ def learned_summary(
         "greedy_makespan_s": greedy[0] if greedy else None,
         **sources_of(module),
         **training_speed(module),
-        "peak_memory_bytes": peak_bytes(),
+        **memory_of(module),
     }
 
 
@@ -43,6 +44,11 @@ def training_speed(module: Reinforcement) -> Summary:
         "episodes": module.episodes_done,
         "episodes_per_s": module.episodes_done / max(own_s, 1e-9),
     }
+
+
+def memory_of(module: EpisodeTraining) -> Summary:
+    """Peak memory of a finished training, where the operating system records it."""
+    return {} if module.peak_bytes is None else {"peak_memory_bytes": module.peak_bytes}
 
 
 def sources_of(module: Reinforcement) -> Summary:
@@ -76,7 +82,7 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
             as_container(spec.cfg.search),
             spec.origin,
         ),
-        as_container(spec.cfg.stage.teacher),
+        as_container(spec.cfg.stage.teacher) if spec.origin == AUTO else None,
         trainer_settings(spec),
         spec.cfg.budget.imitation_episodes if imitates else None,
     ]

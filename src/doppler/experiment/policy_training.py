@@ -304,13 +304,17 @@ class LearningBudget:
             )
         return num_updates
 
-    def check(self, algorithm: DictConfig) -> None:
+    def check(self, spec: Specification, algorithm: DictConfig) -> None:
         """Refuse a budget that is too small, and options that contradict each other.
 
         Args:
-            algorithm: the key ``algorithm`` of the configuration.
+            spec: of the training.
+            algorithm: its settings, such as those of stage III.
 
         Raises:
             InputError: names the option.
         """
-        self.num_updates(algorithm, self.evaluations)
+        confirmations = 0
+        if algorithm.search_share == 0 and spec.is_random:  # else training may be left out
+            confirmations = confirmations_within(self.evaluations, algorithm.confirmations)
+        self.num_updates(algorithm, self.evaluations, confirmations)

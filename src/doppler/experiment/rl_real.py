@@ -1,6 +1,8 @@
 """stage=rl_real: trains on measured seconds (stage III), then compares all methods in turns."""
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
     TIGHT,
     Contender,
+    executions,
     leave_measured,
     measure_interleaved,
     show_beside,
@@ -37,10 +40,13 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import AUTO, IMITATION, Specification, as_container
 from doppler.experiment.train import SETTLING, Learner
 from doppler.experiment.trust import check_machine, disturbed
+from doppler.graph.formats import write_atomically
 from doppler.report.rows import ResultRow, format_seconds
 from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import read_integer
 from doppler.support.options import Batch, FilePath, at_least
 from doppler.support.waiting import duration, waiting
 from doppler.system import Refuse
@@ -49,6 +55,7 @@ from doppler.training import LAST, Reinforcement, found_of
 # How long to execute before reading GPU use: drivers average over up to the last second.
 USE_S = 2.0
 SIMULATED = "rl_sim"  # the folder of stage II in the run's directory
+CHOICE_FILE = "choice.json"  # which candidate of stage III is the fastest
 # For the estimate of how long a run takes: rows besides baselines and searches (three of stage III,
 # two synchronous), candidates to choose from, ops that a policy places and learns from per second,
 # and the factor by which a search is longer than its executions.
@@ -62,7 +69,7 @@ class Learned:
     Attributes:
         module: the finished training.
         candidates: placements to choose from, by name.
-        evaluations: executions on the real system, including those that choose between candidates.
+        evaluations: executions on the real system.
     """
 
     module: Reinforcement
@@ -108,8 +115,11 @@ class RealReinforcement(Stage):
         if not isinstance(spec.memory, Refuse):
             raise InputError("memory: stage=rl_real supports only memory=refuse")
         check_policy(spec, None if self._is_made_here else self.init_from)
-        _real_budget(spec).check(_algorithm(spec.cfg))
+        _real_budget(spec).check(spec, _algorithm(spec.cfg))
         modelled = replace(spec, costs=None)  # measured costs may not exist yet
+        if self.init_from == AUTO:
+            simulated = modelled.on(modelled.simulator)
+            _simulated_budget(simulated).check(simulated, spec.cfg.algorithm)
         modelled.check()
         self.calibration.check(modelled)
 
@@ -147,10 +157,12 @@ class RealReinforcement(Stage):
         self._tell_duration(run, machine.execution_s)
         init_from = self._learn_in_simulator(run)
         learned = self._learn(run, init_from)
+        rng = seeded_generator(spec.seed, "turns")
+        final, chose = self._choose(run, learned, rng)
+        learned = replace(learned, evaluations=learned.evaluations + chose)
+        methods = _methods(run, learned, final)
         others = compare_baselines(spec.on(spec.simulator), run.say)
         others += search_measured(run, learned.evaluations)
-        rng = seeded_generator(spec.seed, "turns")
-        final, methods = self._choose(run, learned, rng)
         contenders = [
             *(Contender(spec, method) for method in [*methods, *others]),
             *self._synchronous(spec, methods[0]),
@@ -195,16 +207,22 @@ class RealReinforcement(Stage):
             show_beside(run.directory.path, run.console)
         return summary
 
-    def _choose(
-        self, run: Run, learned: Learned, rng: np.random.Generator
-    ) -> tuple[str, list[Method]]:
-        """Execute the candidates in turns; return the fastest one's name, and all with it first."""
-        candidates = _methods(run, learned, next(iter(learned.candidates)))
-        chances_MR = measure_interleaved(
-            [Contender(run.spec, one) for one in candidates], self.choosing, rng, tight=TIGHT
-        )
-        final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
-        return final, _methods(run, learned, final)
+    def _choose(self, run: Run, learned: Learned, rng: np.random.Generator) -> tuple[str, int]:
+        """Execute the candidates in turns; return the fastest one's name, and how often one ran.
+
+        The choice is saved, so that an interrupted run goes on with the same number of evaluations.
+        """
+        path, names = run.directory.path / CHOICE_FILE, list(learned.candidates)
+        with suppress(InputError, KeyError, TypeError):  # missing or damaged: choose again
+            kept = read_json(path)
+            if kept["final"] in names:
+                return kept["final"], read_integer(kept["evaluations"], "evaluations")
+        candidates = [Contender(run.spec, one) for one in _methods(run, learned, names[0])]
+        chances_MR = measure_interleaved(candidates, self.choosing, rng, tight=TIGHT)
+        final = candidates[int(np.median(chances_MR, axis=1).argmin())].method.name
+        chose = executions(candidates, chances_MR)
+        write_atomically(path, json.dumps({"final": final, "evaluations": chose}) + "\n")
+        return final, chose
 
     def _tell_duration(self, run: Run, execution_s: float) -> None:
         """Estimate how long the run takes, from executions measured a moment ago."""
@@ -246,11 +264,7 @@ class RealReinforcement(Stage):
         learner = Learner(
             title="stage II, simulated",
             algorithm=spec.cfg.algorithm,
-            budget=LearningBudget(
-                evaluations=spec.evaluations,
-                option=spec.evaluations_option,
-                includes_teacher=True,
-            ),
+            budget=_simulated_budget(spec),
             init_from=weights,
         )
         with stage_two.open() as session:
@@ -282,8 +296,7 @@ class RealReinforcement(Stage):
         if before.placement is not None:
             stage = "I" if self.init_from == IMITATION else "II"
             candidates[f"{name} stage {stage}"] = before
-        evaluations = problem.evaluator.evaluations + self.choosing * len(candidates)
-        return Learned(module, candidates, evaluations)
+        return Learned(module, candidates, problem.evaluator.evaluations)
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
         """The synchronous alternatives on the same devices, if the executor has them.
@@ -324,6 +337,12 @@ def _real_budget(spec: Specification) -> LearningBudget:
         evaluations=int(spec.cfg.budget.measured_evaluations),
         option="budget.measured_evaluations",
         includes_teacher=False,
+    )
+
+
+def _simulated_budget(spec: Specification) -> LearningBudget:
+    return LearningBudget(
+        evaluations=spec.evaluations, option=spec.evaluations_option, includes_teacher=True
     )
 
 

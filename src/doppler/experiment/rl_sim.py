@@ -31,11 +31,12 @@ class SimulatedReinforcement(Train):
     held_out: Sequence[str] = ()
     updates: Natural = 0
     name: ClassVar[str] = "rl_sim"
-    unused: ClassVar[tuple[str, ...]] = (*Train.unused, "baseline")
 
     def __post_init__(self) -> None:
-        if self.problems:  # the placement at the end is compared with baselines
-            object.__setattr__(self, "unused", Train.unused)
+        super().__post_init__()
+        # On a training set there is no stage I, and the placement at the end is compared.
+        key = "stage.teacher" if self.problems else "baseline"
+        object.__setattr__(self, "unused", (*self.unused, key))
 
     def check(self, spec: Specification) -> None:
         if bool(self.problems) != bool(self.held_out):

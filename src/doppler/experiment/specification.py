@@ -79,6 +79,14 @@ class Specification:
         """Whether placements run on real devices."""
         return self.system.kind == "measured"
 
+    @property
+    def is_random(self) -> bool:
+        """Whether two executions of one placement can take different times."""
+        if self.is_measured:
+            return True
+        with self.system.open(self.problem) as session:
+            return session.is_random
+
     @cached_property
     def simulator(self) -> System:
         """The simulator that predicts the system's seconds; a simulator predicts itself.
@@ -170,7 +178,8 @@ class Specification:
     def origin(self) -> str | None:
         """Where the first weights come from, without the seed: seeds of one method are averaged."""
         init_from = self.cfg.stage.get("init_from")
-        return init_from and str(init_from).replace(f"seed={self.seed}", "seed=*")
+        own = rf"seed={self.seed}(-[0-9a-f]{{8}})?(?=/|$)"  # what names the directory of a run
+        return init_from and re.sub(own, "seed=*", str(init_from))
 
     def hash(self, unused: Sequence[str]) -> str:
         """Return eight hex digits of the resolved configuration and of the problem.
@@ -194,16 +203,17 @@ class Specification:
         return None if init_from in (None, AUTO, IMITATION) else weights_digest(init_from)
 
     def _set_digests(self) -> Iterator[str]:
-        """Of the files that the lines of a training set name, as ``workload.path=FILE``."""
+        """Of the files that the lines of a training set name, as ``workload.path=FILE,FILE``."""
         lines = [self.cfg.stage.get(key) or () for key in ("problems", "held_out")]
         for word in " ".join(map(str, chain(*lines))).split():
             key, _, value = word.partition("=")
             if not key.endswith(".path"):
                 continue
-            path = Path(value.strip("'\""))
-            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                if file.is_file():
-                    yield hashlib.sha256(file.read_bytes()).hexdigest()
+            swept = re.sub(r"^choice\((.*)\)$", r"\1", value).split(",")
+            for path in (Path(one.strip("'\"")) for one in swept):
+                for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                    if file.is_file():
+                        yield hashlib.sha256(file.read_bytes()).hexdigest()
 
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """Return the configuration without keys that say where and how to run.

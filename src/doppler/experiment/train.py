@@ -74,6 +74,10 @@ class Train(Stage):
         "trainer.checkpoint_every_s",
     )
 
+    def __post_init__(self) -> None:
+        if self.init_from != AUTO:  # stage I does not run
+            object.__setattr__(self, "unused", (*self.unused, "stage.teacher"))
+
     def check(self, spec: Specification) -> None:
         super().check(spec)
         check_policy(spec, None if self.init_from == AUTO else self.init_from)
@@ -81,7 +85,7 @@ class Train(Stage):
 
     def check_budget(self, spec: Specification) -> None:
         """Raise an InputError if the budget is too small."""
-        self._budget(spec).check(spec.cfg.algorithm)
+        self._budget(spec).check(spec, spec.cfg.algorithm)
 
     def check_left(self, directory: RunDirectory) -> None:
         super().check_left(directory)

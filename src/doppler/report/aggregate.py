@@ -51,8 +51,8 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
         runs: whose rows are collected.
 
     Returns:
-        A column per field of `ResultRow`, and more from the runs. ``is_control``: the method is a
-        configured baseline, which learns nothing. ``optimum_s``: the known optimum, a bound if
+        A column per field of `ResultRow`, and more from the runs. ``is_control``: the method learns
+        nothing (`FinishedRun.controls`). ``optimum_s``: the known optimum, a bound if
         ``optimum_is_proven`` is false, NaN if unknown. ``problem_settings``: the settings in which
         problems of one name differ (``memory_bytes=2000000000.0``), empty if no other has its
         name. ``directory``: of the run.
@@ -64,7 +64,7 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
             {
                 **vars(row),
                 "problem_settings": settings[row.problem][1],
-                "is_control": row.method in (run.config.get("baseline") or ()),
+                "is_control": row.method in run.controls,
                 "optimum_s": run.summary.get("optimum_s", math.nan),
                 "optimum_is_proven": run.summary.get("optimum_is_proven", False),
                 "directory": str(run.directory),

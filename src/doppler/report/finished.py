@@ -39,6 +39,12 @@ class FinishedRun:
         """Whether its main method is a policy."""
         return self.summary["stage"] != "evaluate"
 
+    @property
+    def controls(self) -> set[str]:
+        """Methods of its rows that learn nothing: baselines, and searches on the real system."""
+        measured = (self.config.get("stage") or {}).get("measured") or ()
+        return {*(self.config.get("baseline") or ()), *(f"{name} measured" for name in measured)}
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """The learning curve (see `read_metrics`)."""

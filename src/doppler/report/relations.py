@@ -53,7 +53,7 @@ class _Relations:
             repartition = self._repartition(ops)
             if len(ops) > 1 or repartition:
                 name = self.graph.tensors[number].name
-                row = (name, self._join(ops), self._aggregation(number, ops), repartition or "-")
+                row = (name, self._join(ops), self._aggregation(ops), repartition or "-")
                 found.append(row)
         return found
 
@@ -69,7 +69,7 @@ class _Relations:
             operands.append(f"{label}[{','.join(map(str, self._read_grid(ops, k)))}]")
         return f"{' x '.join(dict.fromkeys(operands)) or notation}: {len(ops)} ops"
 
-    def _aggregation(self, number: int, ops: list[int]) -> str:
+    def _aggregation(self, ops: list[int]) -> str:
         """The indices over which kernels aggregate, and the number of partial results added."""
         kernel, graph = self.graph.ops.kernels[ops[0]], self.graph
         assert kernel is not None

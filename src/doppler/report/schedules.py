@@ -57,13 +57,13 @@ def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[st
     paths = {f"{best.rows[0].method}, seed {best.rows[0].seed}": best.directory / "trace.json"}
     for path in sorted((best.directory / TRACES).glob("*.json"))[:1]:
         paths = {f"{path.stem}, seed {best.rows[0].seed}": path, **paths}
-    timelines, damaged = {}, []
+    read, damaged = [], []
     for caption, path in paths.items():
         try:
-            timelines[caption] = read_timeline(path)
+            read.append((caption, path, read_timeline(path)))
         except InputError as error:
             damaged.append(str(error))
-    end_s = max(map(_end_s, timelines.values()), default=0.0)
+    end_s = max((_end_s(timeline) for _, _, timeline in read), default=0.0)
     still = best.directory / "schedule.png"
     schedules = [
         Schedule(
@@ -72,7 +72,7 @@ def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[st
             "Drag to zoom, double click to go back.",
             still=still if path.parent == still.parent and still.is_file() else None,
         )
-        for (caption, path), timeline in zip(paths.items(), timelines.values(), strict=False)
+        for caption, path, timeline in read
     ]
     return schedules, damaged
 

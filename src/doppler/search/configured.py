@@ -16,7 +16,7 @@ from doppler.hooks import contributed
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.search.combined import suited
-from doppler.search.engine import Budget, SearchStep
+from doppler.search.engine import SearchStep
 from doppler.search.estimating import Episodes
 from doppler.search.greedy import GreedyEpisode
 from doppler.search.steps import PlaceAgain, PlaceOnce
@@ -53,14 +53,14 @@ def _files() -> dict[str, Path]:
     return {file.stem: file for file in files}
 
 
-def steps_of(name: str, budget: Budget) -> list[SearchStep]:
+def steps_of(name: str) -> list[SearchStep]:
     """Return the steps of a method by its name.
 
-    A baseline with an option ``evaluations`` gets the budget; others use as many as they need.
+    A baseline with an option ``evaluations`` gets those that its step gets in a search; others use
+    as many as they need.
 
     Args:
         name: of the method.
-        budget: of the search.
 
     Raises:
         InputError: no such method.

@@ -41,7 +41,7 @@ class PlaceOnce:
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """Run the baseline (see `engine.SearchStep`); ``evaluations`` is ignored."""
-        best.add(self.baseline.place(best.session, rng), type(self.baseline).__name__.lower())
+        best.add(self.baseline.place(best.session, rng), _name_of(self.baseline))
 
 
 @checked
@@ -69,7 +69,7 @@ class PlaceAgain:
                 if best.placement is None:
                     raise
                 return
-            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
+            best.add(baseline.place(best.session, rng), _name_of(baseline))
 
 
 @checked
@@ -109,7 +109,7 @@ class KeepToHosts:
             num = min(num, 1 + len(host_uses(problem)))
             baseline = ETF(evaluations=max(1, num))
         if num > 1:
-            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
+            best.add(baseline.place(best.session, rng), _name_of(baseline))
 
 
 @checked
@@ -254,3 +254,8 @@ def _is_left_out(step: SearchStep, best: Evaluator) -> bool:
 def _is_slow(baseline: Any, problem: Problem) -> bool:
     """Whether a baseline may take minutes on a graph of this size."""
     return problem.num_ops > getattr(baseline, "most_ops", np.inf)
+
+
+def _name_of(baseline: Baseline) -> str:
+    """Its name in sources: that of the list scheduler, as in drafts, else that of the class."""
+    return getattr(baseline, "name", type(baseline).__name__.lower())

@@ -14,7 +14,6 @@ from doppler.training.checkpoints import (
 )
 from doppler.training.fit import fit
 from doppler.training.imitation import Imitation
-from doppler.training.memory import peak_bytes
 from doppler.training.options import ReinforcementOptions
 from doppler.training.reinforcement import Reinforcement, TrainingProblem
 
@@ -28,7 +27,6 @@ __all__ = [
     "effort_of",
     "fit",
     "found_of",
-    "peak_bytes",
     "save_checkpoint",
     "updates_done",
 ]

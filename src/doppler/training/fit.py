@@ -17,7 +17,7 @@ from doppler.policies import DivergedError
 from doppler.support.errors import InputError
 from doppler.support.options import Parameters, Seconds, parameters
 from doppler.training.checkpoints import LAST, LastCheckpoint, check_resumable
-from doppler.training.memory import reset_peak
+from doppler.training.memory import peak_bytes, reset_peak
 from doppler.training.one_process import OneProcess
 from doppler.training.progress import TrainingProgress
 from doppler.training.updates import EpisodeTraining, Updates
@@ -155,3 +155,4 @@ def fit(
             f"{module.title}: {error} at update {module.global_step}: lower "
             f"{module.options_key}.learning_rate"
         ) from None
+    module.peak_bytes = peak_bytes()

@@ -28,6 +28,7 @@ class EpisodeTraining(pl.LightningModule):
         network_rate: the rate of the policy's network, if it has one, as a share of the rate. The
             logit of a pair is a product of sums over all ops, so a small step changes much.
         elapsed_s: seconds of all updates, including those before an interruption.
+        peak_bytes: largest memory of the process in this training; None if unknown.
         namespace: prefix of the names of its curves in dashboards: ``stage_2/loss``.
     """
 
@@ -43,6 +44,7 @@ class EpisodeTraining(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+        self.peak_bytes: int | None = None
         self._noted: dict[str, float] = {}
         self._loss = math.nan
 

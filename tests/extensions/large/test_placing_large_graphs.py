@@ -72,7 +72,7 @@ def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
         monkeypatch.setattr(placing, most, 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
     problem = build(graph, preset(name="dgx_h100x16"))
-    steps = steps_of("auto", Budget(seconds=1.0))
+    steps = steps_of("auto")
     kinds = [type(step) for step in placing._automatic(steps, problem, Budget(seconds=1.0))]
     assert kinds == [KeepToHosts, InParts, *[AtOnce] * 3, AnnealFromBest]
     counted = placing._automatic(steps, problem, Budget(evaluations=9))
@@ -85,7 +85,7 @@ def test_blocks_of_split_nodes_are_dealt_first(monkeypatch):
     for most in ("_LARGE", "_LARGE_COUNTED"):
         monkeypatch.setattr(placing, most, 50)
     for budget in (Budget(seconds=1.0), Budget(evaluations=9)):
-        steps = placing._automatic(steps_of("auto", budget), problem, budget)
+        steps = placing._automatic(steps_of("auto"), problem, budget)
         assert isinstance(steps[0], DealBlocks)
     placed = doppler.place(problem.graph, cluster=problem.cluster, evaluations=1)
     with WorkConserving().open(problem) as session:

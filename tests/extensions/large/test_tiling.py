@@ -70,7 +70,7 @@ def tiled(problem: Problem, *, evaluations: int = 4, start: bool = True) -> Eval
     """What the step finds, from all ops on their first device."""
     few = few_layers(problem)
     assert few is not None
-    step = TileLayers(few=few, steps=steps_of("auto", Budget(seconds=1.0)), share=None)
+    step = TileLayers(few=few, steps=steps_of("auto"), share=None)
     with WorkConserving().open(problem) as session:
         best = Evaluator(session=session, confirmations=0, seed=0)
         if start:
@@ -204,7 +204,7 @@ def test_only_a_simulator_that_keeps_orders_is_asked():
     problem = stacked()
     few = few_layers(problem)
     assert few is not None
-    step = TileLayers(few=few, steps=steps_of("auto", Budget(seconds=1.0)))
+    step = TileLayers(few=few, steps=steps_of("auto"))
     for system in (WorkConserving(queue="fifo"), MODES["offload"].applied(WorkConserving())):
         with system.open(problem) as session:
             best = Evaluator(session=session, confirmations=0, seed=0)
@@ -214,7 +214,7 @@ def test_only_a_simulator_that_keeps_orders_is_asked():
 
 def test_searches_of_large_graphs_of_layers_tile_before_windows(monkeypatch):
     monkeypatch.setattr(windows, "_LEAST_OPS", 100)
-    problem, steps = stacked(num=20), steps_of("auto", Budget(seconds=1.0))
+    problem, steps = stacked(num=20), steps_of("auto")
     kinds = [type(step) for step in suited(steps, problem)]
     assert kinds[1:3] == [TileLayers, AnnealWindows]
     tile = suited(steps, problem)[1]
