@@ -1,7 +1,7 @@
 """Speed of the simulators: against SimPy and a plain oracle, over two cores, and by graph size.
 
 Run: ``python benchmarks/simulator.py [--graph PATH]``; ``--help`` lists the rest. Without graphs it
-takes the published ones where they are at hand (``$DOPPLER_GRAPHS``, else ../shared/graphs), else a
+takes the published ones where they are at hand (in ``$DOPPLER_SHARED`` or ../shared), else a
 layered graph of the size of the published block.
 
 All contestants of a table simulate the same placements, in turns, in one process on one core; a
@@ -314,7 +314,7 @@ def show_growth(sizes: Sequence[int], widths: Sequence[int]) -> None:
 
 def default_graphs() -> list[DataflowGraph]:
     """The published graphs, or a generated one of the size of the published block."""
-    folder = Path(os.environ.get("DOPPLER_GRAPHS") or ROOT.parent / "shared" / "graphs")
+    folder = Path(os.environ.get("DOPPLER_SHARED") or ROOT.parent / "shared") / "graphs"
     found = [folder / name for name in PUBLISHED if (folder / name).is_file()]
     return [load_graph(path) for path in found] or [layered_graph(182, width=12)]
 

@@ -43,7 +43,7 @@ SIZES = (100, 300, 1000, 3000, 10000)
 
 def problems() -> dict[str, list[str]]:
     """Overrides by name: the published graphs that are at hand, and the largest workload."""
-    folder = Path(os.environ.get("DOPPLER_GRAPHS", PROJECT.parent / "shared" / "graphs"))
+    folder = Path(os.environ.get("DOPPLER_SHARED") or PROJECT.parent / "shared") / "graphs"
     paths = [folder / f"{name}.txt" for name in RECORDED_PER_S]
     stored = {p.stem: ["workload=file", f"workload.path={p}"] for p in paths if p.exists()}
     return {**stored, "llama_layer": ["workload=llama_layer"]}

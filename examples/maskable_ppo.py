@@ -1,6 +1,6 @@
 """Somebody else's algorithm: MaskablePPO of sb3-contrib places ops, compared with random placement.
 
-    pip install 'doppler[rl]'
+    pip install '.[rl]'
     python examples/maskable_ppo.py [workload] [cluster] [episodes]
 
 `doppler run workload=... cluster=... budget.evaluations=EPISODES` is stage II at as many episodes.

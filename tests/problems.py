@@ -32,20 +32,22 @@ EdgeList = Sequence[tuple[int, int, float] | tuple[int, int, float, int]]
 Costs = Literal["tied", "distinct"]
 
 
-def published_graph(name: str) -> Path:
-    """The path of a published graph; skips the test where the graphs are not at hand."""
-    folder = Path(os.environ.get("DOPPLER_GRAPHS") or REPOSITORY.parent / "shared" / "graphs")
-    if not (folder / name).is_file():
-        pytest.skip(f"no published graph {name} (set DOPPLER_GRAPHS to their folder)")
+def published(name: str) -> Path:
+    """A file or folder of others' problems and results; skips the test where it is not at hand."""
+    folder = Path(os.environ.get("DOPPLER_SHARED") or REPOSITORY.parent / "shared")
+    if not (folder / name).exists():
+        pytest.skip(f"no {name} (set DOPPLER_SHARED to the folder of others' problems)")
     return folder / name
 
 
+def published_graph(name: str) -> Path:
+    """The path of a published graph."""
+    return published(f"graphs/{name}")
+
+
 def problem_set(name: str) -> Path:
-    """The folder of a set of others' problems; skips the test where the sets are not at hand."""
-    folder = Path(os.environ.get("DOPPLER_SETS") or REPOSITORY.parent / "shared" / "sets") / name
-    if not folder.is_dir():
-        pytest.skip(f"no problem set {name} (set DOPPLER_SETS to the folder of the sets)")
-    return folder
+    """The folder of a set of others' problems."""
+    return published(f"sets/{name}")
 
 
 def cluster_of(

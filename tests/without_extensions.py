@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="core-") as name:
         core = Path(name).resolve()
         copy_core(core)
-        environment = {**os.environ, "PYTHONPATH": str(core / "src")}
+        # Others' problems lie beside the repository, not beside the copy.
+        beside = {"DOPPLER_SHARED": str(REPOSITORY.parent / "shared")}
+        environment = {**beside, **os.environ, "PYTHONPATH": str(core / "src")}
         for what, command in commands.items():
             begin_s = time.perf_counter()
             done = subprocess.run([sys.executable, *command], cwd=core, env=environment)

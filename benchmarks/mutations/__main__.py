@@ -31,7 +31,7 @@ WORK = ROOT / "build/mutations"
 # What tests each part of src/doppler; tests of what is built on it may notice more.
 TESTS = {
     "simulator": ["simulator"],
-    "episode": ["episode", "policies"],
+    "env": ["env", "policies"],
     "policies": ["policies"],
     "training": ["training"],
     "experiment": ["experiment", "run"],

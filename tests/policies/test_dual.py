@@ -14,7 +14,7 @@ from scipy.stats import chi2
 
 from doppler.env import make_view, merged
 from doppler.env.scheduler_terms import SEL_INITIAL_WEIGHTS
-from doppler.policies import Decisions, DualPolicy
+from doppler.policies import Decisions, DualPolicy, dual
 from doppler.policies.dual_rollout import MAX_CANDIDATES
 from doppler.problem import build
 from doppler.support.errors import InputError
@@ -256,11 +256,13 @@ def test_greedy_is_the_same_whatever_the_random_numbers_and_the_most_likely_firs
 
 
 @pytest.mark.parametrize("explore", [None, 0.3])
-def test_the_same_random_numbers_give_the_same_decisions_on_any_number_of_threads(explore):
+def test_the_same_random_numbers_give_the_same_decisions_on_any_number_of_threads(
+    explore, monkeypatch
+):
     view, policy = make_view(random_problem(4, num_ops=15, num_devices=3)), make_policy()
     results = []
     for threads in (1, 2, 5):
-        policy._num_threads = threads
+        monkeypatch.setattr(dual, "num_threads", lambda threads=threads: threads)
         results.append(policy.rollout(view, 7, explore, generator(9)))
     for result in results[1:]:
         np.testing.assert_array_equal(result.op, results[0].op)

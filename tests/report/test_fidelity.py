@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from doppler.report.fidelity import FIDELITY_FILE, Fidelity, write_fidelity
+from doppler.report.fidelity import FIDELITY_FILE, Fidelity, fidelity_verdict, write_fidelity
 from doppler.report.paired import paired_ratios, read_paired, write_paired
 
 
@@ -113,3 +113,25 @@ def test_the_first_method_stands_against_each_other_one(tmp_path):
     assert ratios[0].low < 0.5 == ratios[0].high, "rounds without the outlier all tell 0.5"
     write_paired(tmp_path / "paired.csv", ratios)
     assert read_paired(tmp_path / "paired.csv") == ratios
+
+
+def test_an_interval_is_between_the_percentiles_of_resampled_medians():
+    """By the binomial: of seven rounds, the second and the sixth; the first has only 1.0%."""
+    seconds_R = np.array([4.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0])
+    seconds_MR = np.stack([seconds_R, np.full(7, 2.0)])
+    (one,) = paired_ratios(["a", "b"], seconds_MR, np.random.default_rng(0))
+    assert (one.low, one.ratio, one.high) == (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("spearman", "halves", "said"),
+    [
+        (0.91, None, "ranks placements as this machine does (rank correlation 0.91)."),
+        (0.75, None, "ranks placements roughly as this machine does (rank correlation 0.75)."),
+        (0.2, None, "does not rank placements as this machine does (rank correlation 0.20):"),
+        (0.91, 0.6, "(rank correlation 0.91, at most 0.87 with this noise)."),
+        (0.91, -0.1, "(rank correlation 0.91)."),
+    ],
+)
+def test_a_verdict_on_fidelity_follows_the_correlation(spearman, halves, said):
+    assert said in fidelity_verdict({"spearman": spearman, "split_half": halves})

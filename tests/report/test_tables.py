@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from results import ROW, leave_run, seeds, summary
+from scipy.stats import ttest_ind
 
 from doppler.report.aggregate import (
     differences,
@@ -19,6 +20,7 @@ from doppler.report.aggregate import (
     verdicts,
 )
 from doppler.report.finished import read_run
+from doppler.report.intervals import ratio_of
 from doppler.report.published_figures import paper_ms, paper_ratio
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.rows import ResultRow
@@ -471,3 +473,13 @@ def test_seeds_share_the_tightest_bound_that_one_of_them_knew():
     table = summary([first, replace(second, lower_bound_s=0.09, bound="cp_sat")])
     assert table[["seeds", "lower_bound_s", "bound"]].values.tolist() == [[2, 0.09, "cp_sat"]]
     assert table["gap"].iloc[0] == pytest.approx(0.1 / 0.09 - 1)
+
+
+def test_the_interval_of_a_ratio_is_welchs():
+    ours, theirs = [0.10, 0.12, 0.11, 0.13], [0.2, 0.19, 0.22]
+    table = summary([*seeds(ours), *seeds(theirs, method="heft")]).set_index("method")
+    ratio = ratio_of(table.loc["doppler"], table.loc["heft"])
+    welch = ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval()
+    assert (ratio.low, ratio.high) == pytest.approx(tuple(np.exp([welch.low, welch.high])))
+    means = np.log(ours).mean() - np.log(theirs).mean()
+    assert ratio.value == pytest.approx(np.exp(means))

@@ -204,7 +204,7 @@ def test_a_package_that_is_missing_is_named_before_anything_begins(
     with pytest.raises(InputError) as error:
         run(f"logger=[csv,{logger}]")
     assert str(error.value) == (
-        f"logger={logger}: {logger} is not installed (pip install 'doppler[{logger}]')"
+        f"logger={logger}: {logger} is not installed (pip install '.[{logger}]')"
     )
     assert not list(tmp_path.iterdir())
 

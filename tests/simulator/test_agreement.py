@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 from problems import (
-    REPOSITORY,
     hosted_problem,
+    published,
     published_graph,
     random_placement,
     random_problem,
@@ -34,7 +34,6 @@ MODES = [
     *product(("sender",), ("fifo", "priority", "strict", "random"), (1,)),
 ]
 HOSTED = [mode for mode in MODES if mode[0] != "sender"]  # which knows one host
-PUBLISHED_MAKESPANS = REPOSITORY.parent / "shared" / "published_makespans.json"
 
 
 @cache
@@ -193,16 +192,9 @@ def test_devices_that_send_equal_the_simpy_model_where_nothing_ties():
     assert num_longer > 200
 
 
-def recorded_rows() -> list[tuple[str, dict]]:
-    if not PUBLISHED_MAKESPANS.is_file():
-        return []
-    graphs = json.loads(PUBLISHED_MAKESPANS.read_text())["graphs"]
-    return [(name, row) for name, rows in graphs.items() for row in rows]
-
-
-@pytest.mark.skipif(not recorded_rows(), reason="no recorded makespans beside the repository")
 def test_published_engine_equals_the_recorded_makespans():
-    rows = recorded_rows()
+    graphs = json.loads(published("published_makespans.json").read_text())["graphs"]
+    rows = [(name, row) for name, recorded in graphs.items() for row in recorded]
     assert len(rows) == 360
     for name, row in rows:
         problem = build(

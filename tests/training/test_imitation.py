@@ -206,3 +206,19 @@ def test_imitation_counts_whole_batches():
 def test_what_imitation_cannot_do_is_refused_by_name(key, value, message):
     with pytest.raises(InputError, match=rf"^Imitation\.{key}: {message}"):
         imitation(two_chains(), **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("state", "value", "patience", "expected"),
+    [
+        (Plateau(), -3.0, 2, Plateau(-3.0, -3.0, 0, 0)),  # the first one
+        (Plateau(-3.0, -3.0, 1, 1), -1.0, 2, Plateau(-2.6, -2.6, 0, 1)),  # rises
+        (Plateau(-2.0, -1.0, 0, 0), -2.0, 2, Plateau(-2.0, -1.0, 1, 0)),  # waits
+        (Plateau(-2.0, -1.0, 1, 0), -2.0, 2, Plateau(-2.0, -1.0, 0, 1)),  # has waited: falls
+        (Plateau(-1.0, -1.0, 0, 0), -0.9999, 5, Plateau(-0.99998, -1.0, 1, 0)),  # by too little
+    ],
+)
+def test_a_likelihood_that_does_not_rise_for_long_lets_the_rate_fall(
+    state, value, patience, expected
+):
+    assert state.after(value, patience) == pytest.approx(expected)

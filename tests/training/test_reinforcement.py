@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from problems import random_problem
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from problems import REPOSITORY, cluster_of, graph_of, random_problem
 from trainings import (
     OPTIMUM_S,
     CountingSession,
@@ -21,10 +23,12 @@ from trainings import (
 )
 
 from doppler.baselines.levels import b_level_priority
+from doppler.problem import build
 from doppler.search import seeded_generator
 from doppler.search.estimating import open_estimates_of
 from doppler.simulator import WorkConserving
-from doppler.training import effort_of, found_of, save_checkpoint
+from doppler.training import Reinforcement, effort_of, found_of, save_checkpoint
+from doppler.training.advantage import ADVANTAGES, NO_HISTORY
 
 SOURCES = {"episode", "greedy episode", "merged episode", "clustering"}
 
@@ -382,3 +386,94 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
         fit(module, tmp_path)
     assert all(batch == batch[:1] * 16 for batch in measured)
     assert len({batch[0] for batch in measured}) == len(measured) == module.num_updates
+
+
+# --- The loss and the optimiser -------------------------------------------------------------------
+
+
+def test_the_network_has_a_share_of_the_rate_and_all_else_the_whole(tmp_path):
+    policy = make_policy(0)
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session, policy=policy, network_rate=0.2)
+    rate_of = {
+        id(parameter): group["lr"]
+        for group in module.configure_optimizers()["optimizer"].param_groups
+        for parameter in group["params"]
+    }
+    rates = {name: rate_of[id(parameter)] for name, parameter in policy.named_parameters()}
+    network = {name for name in rates if name.startswith("network.")}
+    assert len(network) > 5 and len(network) < len(rates)
+    assert {rates[name] for name in network} == {0.2 * 1e-2}
+    assert {rates[name] for name in rates.keys() - network} == {1e-2}
+
+
+def test_names_of_a_network_are_those_of_parameters():
+    for file in (REPOSITORY / "conf/policy").glob("*.yaml"):
+        policy = instantiate(OmegaConf.load(file).build)
+        names = [name for name, _ in policy.named_parameters()]
+        for prefix in getattr(policy, "network_prefixes", ()):
+            assert any(name.startswith(prefix) for name in names), (file.stem, prefix)
+
+
+@pytest.mark.parametrize("remaining", [1.0, 0.25])
+def test_entropy_is_rewarded_less_and_less(monkeypatch, remaining):
+    """The loss is linear in the weight of the entropy, which falls with what remains."""
+    monkeypatch.setattr(Reinforcement, "remaining", remaining)
+
+    def loss(entropy: float) -> float:
+        with WorkConserving().open(two_chains()) as session:
+            module = reinforcement(session, entropy=entropy)
+            return module.loss(module.problem).item()
+
+    by_half, by_one = loss(0.0) - loss(0.5), loss(0.0) - loss(1.0)
+    assert by_one == pytest.approx(2.0 * by_half, rel=1e-4)
+    per_op = by_one / remaining
+    assert 0.1 < per_op < np.log(9 * 2), "of at most nine ops and two devices"
+
+
+def test_costs_are_judged_by_those_before_them(monkeypatch):
+    calls = []
+
+    def noted(cost_B, shortfall_B, past):
+        calls.append((cost_B, shortfall_B, past))
+        return np.zeros_like(cost_B)
+
+    monkeypatch.setitem(ADVANTAGES, "running_mean", noted)
+    two_fit = build(
+        graph_of([1.0] * 4, output_bytes=[1.0] * 4), cluster_of([1.0] * 2, memory_bytes=[2.0, 9.0])
+    )
+    with WorkConserving().open(two_fit) as session:
+        module = reinforcement(session, advantage="running_mean")
+        for _ in range(2):
+            module.loss(module.problem)
+    (first_B, shortfall_B, none), (second_B, _, past) = calls
+    assert none == NO_HISTORY
+    assert past == NO_HISTORY.with_batch(first_B)
+    assert module.problem.history == past.with_batch(second_B)
+    assert np.isinf(first_B).any() and np.isfinite(first_B).any()
+    np.testing.assert_array_equal(np.isinf(first_B), shortfall_B > 0.0)
+
+
+def test_each_step_is_as_likely_as_any_other_to_be_decided_anew(monkeypatch):
+    problem, windows = random_problem(3, num_ops=12, num_devices=2), []
+    policy = make_policy(0)
+    play = policy.return_to
+
+    def noted(view, op_V, device_V, window_B2, rng):
+        windows.append(window_B2)
+        return play(view, op_V, device_V, window_B2, rng)
+
+    monkeypatch.setattr(policy, "return_to", noted)
+    monkeypatch.setattr(Reinforcement, "remaining", 0.0)
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(
+            session, policy=policy, evaluations=5000, batch_episodes=2000, returning_share=0.9
+        )
+        module.try_greedy()
+        module._return_to_best(module.problem, module.problem.view)
+    first_B, end_B = np.concatenate(windows).T
+    assert ((first_B >= 0) & (first_B < end_B) & (end_B <= 12)).all()
+    steps = np.arange(12)
+    covered = ((first_B[:, None] <= steps) & (steps < end_B[:, None])).sum(axis=0)
+    assert covered.max() < 1.25 * covered.min()
+    assert {1, 11} <= set((end_B - first_B).tolist())

@@ -63,5 +63,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "gymnasium":
             raise
-        raise ImportError("PlacementEnv needs Gymnasium: pip install 'doppler[gym]'") from None
+        raise ImportError("PlacementEnv needs Gymnasium: pip install '.[gym]'") from None
     return PlacementEnv

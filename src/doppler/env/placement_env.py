@@ -3,7 +3,7 @@
     import gymnasium
     env = gymnasium.make("doppler/Placement-v0", workload="llama_block", cluster="v100x8")
 
-Needs ``pip install 'doppler[gym]'``. Shape suffixes: V ops, D devices, F features, E edges.
+Needs ``pip install '.[gym]'``. Shape suffixes: V ops, D devices, F features, E edges.
 """
 
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ def check_loggers(chosen: Mapping[Any, Any]) -> None:
         packages = _PACKAGES.get(name, ())
         if packages and not any(map(find_spec, packages)):
             raise InputError(
-                f"logger={name}: {packages[0]} is not installed (pip install 'doppler[{name}]')"
+                f"logger={name}: {packages[0]} is not installed (pip install '.[{name}]')"
             )
         target: Any = target_of(conf, f"logger.{name}")
         if hasattr(target, "passes_on_to"):

@@ -65,8 +65,8 @@ class Policy(Protocol):
 
     Episodes on a merged view (env/merging.py) keep groups of ops together.
 
-    A policy may have ``network_prefix``. Parameters whose names start with it belong to its
-    network, which has its own learning rate.
+    A policy may have ``network_prefixes``. Parameters whose names start with one of them belong to
+    its network, which has its own learning rate. All others share one rate.
     """
 
     def rollout(

@@ -134,7 +134,7 @@ class DualPolicy(nn.Module):
     """
 
     # See contract.Policy.
-    network_prefix: ClassVar[str] = "network."
+    network_prefixes: ClassVar[tuple[str, ...]] = ("network.",)
     # Largest number of recorded steps of an episode, which estimate its gradient (dual_replay).
     most_steps: ClassVar[int] = 1024
 

@@ -65,11 +65,10 @@ class EpisodeTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return Adam and its schedule in Lightning's format."""
-        prefix: str | None = getattr(self.policy, "network_prefix", None)
+        prefixes: tuple[str, ...] = getattr(self.policy, "network_prefixes", ())
         rest, network = [], []
-        for name, parameter in self.named_parameters():
-            is_network = prefix is not None and name.startswith(f"policy.{prefix}")
-            (network if is_network else rest).append(parameter)
+        for name, parameter in self.policy.named_parameters():
+            (network if name.startswith(prefixes) else rest).append(parameter)
         first = self.learning_rate[0]
         groups = [{"params": rest, "lr": first}]
         if network:

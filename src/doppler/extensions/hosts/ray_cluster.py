@@ -47,7 +47,7 @@ def connected(asked_by: str) -> Any:
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("ray", "msgpack"):
             raise
-        raise InputError(f"{asked_by}: needs Ray: pip install 'doppler[ray]'") from None
+        raise InputError(f"{asked_by}: needs Ray: pip install '.[ray]'") from None
     if not ray.is_initialized():
         _connect(ray, asked_by)
     return ray

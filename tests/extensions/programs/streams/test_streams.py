@@ -147,7 +147,7 @@ def test_a_router_knows_no_outcome_that_was_not_run(questions):
 
 def test_a_router_needs_scikit_learn(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"scikit-learn is not installed \(pip install 'doppler\["):
+    with pytest.raises(InputError, match=r"scikit-learn is not installed \(pip install '\.\["):
         Router()
 
 

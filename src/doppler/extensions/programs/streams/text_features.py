@@ -28,7 +28,7 @@ def check_scikit_learn(what: str) -> None:
     from importlib.util import find_spec
 
     if find_spec("sklearn") is None:
-        raise InputError(f"{what}: scikit-learn is not installed (pip install 'doppler[streams]')")
+        raise InputError(f"{what}: scikit-learn is not installed (pip install '.[streams]')")
 
 
 def shape_features(text: str) -> list[float]:
