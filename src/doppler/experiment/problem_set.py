@@ -51,7 +51,7 @@ def train_on_set(
         problems: lines that describe the problems to train on.
         held_out: lines that describe the problems to test on from time to time.
         num_updates: of the training.
-        weights: a checkpoint to start from; None: random weights.
+        weights: a checkpoint to start from; None: new weights.
 
     Returns:
         The checkpoint of the last weights. The weights with the best trial result are no better:

@@ -24,9 +24,6 @@ from doppler.support.stopping import going_on
 from doppler.support.waiting import waiting
 from doppler.system import Session, listening_to_agents
 
-# Dashboard names for the curves of a stage's own training; other stages train stage II.
-_NAMESPACES = {"imitation": "stage_1", "rl_real": "stage_3"}
-
 
 class Stage(ABC):
     """What a run does. Its file in conf/stage/ names the class and sets its options.
@@ -111,8 +108,15 @@ class Run:
     def loggers(self) -> Loggers:
         """The configured loggers, which write into the run's directory."""
         chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
-        namespace = _NAMESPACES.get(self.stage.name, "stage_2")
-        return Loggers(chosen, settings, self.directory.path, namespace, is_step=self.is_step)
+        path = self.directory.path
+        return Loggers(chosen, settings, path, self.namespace, is_step=self.is_step)
+
+    @property
+    def namespace(self) -> str:
+        """Prefix of the curves of its own training in dashboards."""
+        if self.stage.name == "imitation":
+            return "stage_1"
+        return "stage_3" if self.spec.is_measured else "stage_2"
 
     @property
     def is_finished(self) -> bool:

@@ -192,7 +192,7 @@ class Learner:
             on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
             inherited=inherited,
         )
-        module.namespace = "stage_3" if spec.is_measured else "stage_2"
+        module.namespace = run.namespace
         fit_in_run(run, module, algorithm=self.algorithm)
         if module.trained is None:  # else an interrupted run had already done this
             if num_updates > 0:

@@ -65,9 +65,9 @@ class EpisodeTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return Adam and its schedule in Lightning's format."""
-        prefixes: tuple[str, ...] = getattr(self.policy, "network_prefixes", ())
+        prefixes = tuple(f"policy.{one}" for one in getattr(self.policy, "network_prefixes", ()))
         rest, network = [], []
-        for name, parameter in self.policy.named_parameters():
+        for name, parameter in self.named_parameters():
             (network if name.startswith(prefixes) else rest).append(parameter)
         first = self.learning_rate[0]
         groups = [{"params": rest, "lr": first}]
