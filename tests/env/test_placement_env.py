@@ -83,14 +83,25 @@ def test_an_action_that_is_not_allowed_ends_the_episode():
     env = PlacementEnv(problem=build(graph_of([1.0] * 2, [(0, 1, 8.0)]), cluster_of([1.0] * 2)))
     env.reset()
     _, reward, is_over, _, info = env.step(2)  # op 1, whose producer is not placed
-    assert is_over and reward == env.FAILED and np.isinf(info["seconds"])
+    assert is_over and reward == env.failed == -100.0 and np.isinf(info["seconds"])
 
 
 def test_what_does_not_fit_in_memory_has_failed():
     graph = graph_of([1.0] * 2, output_bytes=[100.0, 100.0])
     env = PlacementEnv(problem=build(graph, cluster_of([1.0], memory_bytes=150.0)))
     _, total, info = played(env)
-    assert total == env.FAILED and np.isinf(info["seconds"])
+    assert total == env.failed == -100.0 and np.isinf(info["seconds"])
+
+
+def test_the_worst_placement_is_better_than_none():
+    """Of two devices one takes 1,000 times as long, and a link takes longer still."""
+    graph = graph_of([1.0] * 4, [(0, 1, 5e4), (1, 2, 5e4), (2, 3, 5e4)])
+    env = PlacementEnv(problem=build(graph, cluster_of([1.0, 1e-3])))
+    env.reset()
+    rewards = [env.step(2 * op + (op + 1) % 2)[1] for op in range(4)]
+    assert env.failed <= rewards[-1] < -100.0
+    env.reset()
+    assert env.step(2)[1] == env.failed
 
 
 def test_the_name_of_a_workload_is_the_problem_that_a_run_has(configure):

@@ -33,6 +33,7 @@ ENVIRONMENT = "doppler/Placement-v0"
 STATE_FEATURES = ("is_candidate", "is_placed", "finish")
 # Observations are clipped to this.
 MOST = 10.0
+_FAILED = -100.0  # the reward where nothing was placed, if no placement has a lower one
 Observation = dict[str, Any]  # of arrays; Gymnasium's own types say no more
 
 
@@ -55,8 +56,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     *Reward*: 0, and at the last step minus the makespan over the lower bound, -1 being the best
     that could be. Where the placement does not fit in memory, or the action was not allowed,
-    `FAILED`. ``info`` of the last step has ``seconds``, the makespan; every ``info`` has
-    ``action_mask``.
+    ``failed``: -100, or less if all ops and transfers one after another take more than 100 lower
+    bounds, so that failing never pays. ``info`` of the last step has ``seconds``, the makespan;
+    every ``info`` has ``action_mask``.
 
     Args:
         workload: a program of ``workloads/`` by its name, the file of a graph, or a graph.
@@ -73,7 +75,6 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
-    FAILED: ClassVar[float] = -100.0
 
     def __init__(
         self,
@@ -87,8 +88,11 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self.problem = _problem(workload, cluster, num_devices) if problem is None else problem
         self.system: Any = WorkConserving() if system is None else system
         self._session = self.system.open(self.problem)
-        self.bound_s = lower_bound(self.problem, streams=self.system.streams).seconds or 1.0
+        shares = getattr(self.system, "shares", False)
+        bound = lower_bound(self.problem, streams=self.system.streams, shares=shares)
+        self.bound_s = bound.seconds or 1.0
         self._describe(self.problem)
+        self.failed = min(_FAILED, -self._longest_s() / self.bound_s)
         num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
         num_features = len(OP_FEATURES) + len(STATE_FEATURES)
         self.action_space = Discrete(num_ops * num_devices)
@@ -129,6 +133,11 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         ).reshape(-1, num_devices, num_devices)
         self._first_edge_V = np.searchsorted(edges.src[by_src], np.arange(problem.num_ops))
 
+    def _longest_s(self) -> float:
+        """Seconds that no placement exceeds: all ops and transfers, one after another."""
+        seconds_VD = np.where(self._able_VD, self.problem.arrays.op_seconds, 0.0)
+        return float(seconds_VD.max(axis=1).sum() + self._move_EDD.max(axis=(1, 2)).sum())
+
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -160,7 +169,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         op, device = divmod(int(action), self.problem.num_devices)
         if not self.action_masks()[int(action)]:
             info = {**self._info(), "seconds": np.inf, "is_allowed": False}
-            return self._observe(), self.FAILED, True, False, info
+            return self._observe(), self.failed, True, False, info
         self._place(op, device)
         if self._num_placed < self.problem.num_ops:
             return self._observe(), 0.0, False, False, self._info()
@@ -170,7 +179,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
                 placement.device[None], placement.priority[None], rng=self.np_random
             ).cost_s()[0]
         )
-        reward = -seconds / self.bound_s if np.isfinite(seconds) else self.FAILED
+        reward = -seconds / self.bound_s if np.isfinite(seconds) else self.failed
         return self._observe(), reward, True, False, {**self._info(), "seconds": seconds}
 
     def placement(self) -> Placement:
