@@ -131,6 +131,8 @@ def enough_s(view: ProblemView) -> float:
 def by_level(view: ProblemView) -> ProblemView:
     """Return a view with the same groups in which ops of large b_level come first.
 
+    Of such a view, return the one without this preference.
+
     Args:
         view: the problem.
     """

@@ -41,8 +41,8 @@ def batch_advantage(
     """Return (mean - cost) / standard deviation over the batch [B]; 0 if all costs are equal.
 
     An infeasible episode (inf) costs as much as the worst feasible one plus the range of the
-    feasible costs, and more the more memory it lacks. If no episode is feasible, only the lack of
-    memory counts.
+    feasible costs (or a tenth of the worst, if that is more), and more the more memory it lacks. If
+    no episode is feasible, only the lack of memory counts.
 
     Args:
         cost_B: seconds of each episode.
