@@ -101,10 +101,16 @@ def test_stages_by_inputs_that_are_uneven_are_not_taken():
 
 
 def test_groups_stay_together_where_they_may_run():
-    problem = hosted_problem(3)
+    plain = hosted_problem(3)
+    groups = np.arange(plain.num_ops) // 4
+    ops = replace(plain.graph.ops, group=groups)
+    problem = build(replace(plain.graph, ops=ops), plain.cluster)
+    assert plain.num_ops > 8 and num_ways(problem) > 2
     for way in range(num_ways(problem)):
         found = HEFT(evaluations=2).draw(using_hosts(problem, way), 2, np.random.default_rng(0))
         assert problem.allows(found[0]).all()
+        for device_V in found[0]:
+            assert all(len(set(device_V[groups == group])) == 1 for group in groups)
 
 
 @pytest.mark.parametrize("method", [HEFT, ETF, QueuedETF])

@@ -213,12 +213,12 @@ def test_the_synchronous_system_runs_on_gpus_too(made_up):
         assert session.execution.barriers
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_neither_system_opens():
     problem = build(graph("ffnn"), host(num_devices=2))
     for system in (Cuda(), SynchronousCuda()):
-        if not torch.cuda.is_available():
-            with pytest.raises(InputError, match="system=cuda: there is no GPU"):
-                system.open(problem)
+        with pytest.raises(InputError, match="system=cuda: there is no GPU"):
+            system.open(problem)
 
 
 def test_the_use_of_gpus_is_read_after_a_while_of_executing(made_up, monkeypatch):
