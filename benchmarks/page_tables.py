@@ -419,7 +419,7 @@ PARTS = {
     "learned PLC (earliest start instead)": ("ablation_policies", "doppler_sel_only", True),
     "stage I": ("ablation_stages", "doppler_stage_two", True),
     "stage II": ("ablation_stages", "doppler imitation", False),
-    "our rules of stage II (the paper's instead)": ("ablation_learning", "doppler_paper", False),
+    "our rules of training (the paper's instead)": ("ablation_learning", "doppler_paper", False),
     "list scheduler as teacher (clustering instead)": (
         *("ablation_learning", "doppler_taught_by_clustering", True),
     ),

@@ -67,7 +67,9 @@ PLAN = (
     Step(experiment="transfer_machines", claims="10"),
     Step(experiment="main_host", budget="default", claims="1, 6, measured"),
     Step(experiment="fidelity", budget="default", claims="the simulator's fidelity"),
+    Step(experiment="ablation/stages_host", budget="default", claims="the stages, measured"),
     Step(experiment="scaling", budget="default", claims="time and memory by size"),
+    Step(experiment="training_curves", claims="learning curves"),
     Step(experiment="ablation/message_passing", claims="7"),
 )
 

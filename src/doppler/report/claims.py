@@ -11,7 +11,8 @@ whether the ratio is below 1.
 Claims are tested under up to four *rules*:
 
 * ``paper's``: the critical path heuristic is the best of 50 runs, learned methods have no search;
-* ``equal``: all methods have the same number of executions, learned methods have no search;
+* ``equal``: no method has more executions than another; learned methods have no search, or what
+  the policy decides before it counts, after half of the executions;
 * ``search``: the same, and learned methods spend half of their executions on our search;
 * ``measured``: executed on the devices of this machine, which are not the paper's GPUs.
 """
@@ -232,7 +233,7 @@ def _compared(rules: str, setting: str, ours: Ratio, paper: float = math.nan) ->
     """A cell for a ratio; below 1 if the paper prints no number."""
     said = -1 if math.isnan(paper) else _side(paper)
     found = _side(ours.value, ours.low, ours.high)
-    outcome = "agree" if found == said else "against" if found == -said else "level"
+    outcome = {1: "agree", 0: "level", -1: "against"}[found * said]
     return Cell(rules=rules, setting=setting, paper=paper, ours=ours, outcome=outcome)
 
 
@@ -437,7 +438,7 @@ _CLAIMS: tuple[tuple[str, str, str, Callable[[_Results], Cells]], ...] = (
     ),
     (
         "A trained policy needs few episodes on another workload or machine",
-        "DOPPLER after 256 episodes there / ETF, a list scheduler",
+        "DOPPLER after at most 256 executions there / ETF, a list scheduler",
         "said, for 2,000 episodes",
         _transfer,
     ),
