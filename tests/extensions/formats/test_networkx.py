@@ -9,7 +9,7 @@ from problems import graph_of, random_graph, with_given_costs
 from programs import random_lowered
 
 from doppler.extensions.formats import from_networkx, to_networkx
-from doppler.graph import DataflowGraph, KernelSpec
+from doppler.graph import Alternative, DataflowGraph, KernelSpec
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.reads import regions_of_reads
 from doppler.support.errors import InputError
@@ -178,3 +178,19 @@ def test_an_undirected_graph_is_refused():
 def test_a_cyclic_graph_is_refused_with_the_name_of_an_op_on_the_cycle():
     with pytest.raises(InputError, match=r"cycle through op [01] \('(x|y)'\)"):
         from_networkx(nx.DiGraph([("x", "y"), ("y", "x")]))
+
+
+def test_alternatives_come_back():
+    graph = graph_of([1.0, 1.0])
+    slow = Alternative(backend="large", seconds=(2.0,), loss=0.0)
+    fast = Alternative(backend="small", seconds=(1.0,), loss=0.3)
+    known = replace(graph, ops=replace(graph.ops, alternatives=((slow, fast), ())))
+    assert from_networkx(to_networkx(known)).ops.alternatives == known.ops.alternatives
+
+
+def test_what_goes_to_several_readers_in_one_size_is_one_region():
+    graph = nx.DiGraph()
+    for reader, size in ((1, 10.0), (2, 20.0), (3, 10.0)):
+        graph.add_edge(0, reader, bytes=size)
+    found = from_networkx(graph)
+    assert sorted(found.regions.bytes.tolist()) == [10.0, 20.0]

@@ -2,6 +2,8 @@
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
+from enum import Enum
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,6 +145,69 @@ def test_what_is_baked_into_the_program_cannot_change(change, line):
     with pytest.raises(InputError) as error:
         imported.binding.inputs(args, {**kwargs, **change})
     assert str(error.value).startswith(line)
+
+
+class Mode(Enum):
+    """One of two."""
+
+    SUM = 1
+    DIFFERENCE = 2
+
+
+class Slots:
+    """A tensor and a number, without a dictionary of attributes."""
+
+    __slots__ = ("tensor", "times")
+
+    def __init__(self, tensor: Tensor, times: float) -> None:
+        self.tensor, self.times = tensor, times
+
+
+class Chooses(nn.Module):
+    """Reads whatever it is given beside x."""
+
+    def forward(self, x, how):
+        match how:
+            case Mode():
+                return x + 1 if how is Mode.SUM else x - 1
+            case Slots():
+                return x + how.tensor * how.times
+            case Pair() | SimpleNamespace():
+                return x * how.left
+            case torch.Size():
+                return x * how[0]
+        return how(x)
+
+
+ONES = torch.ones(3)
+CHOICES = {
+    "a member of an enumeration": (Mode.SUM, Mode.SUM, Mode.DIFFERENCE),
+    "slots": (Slots(ONES, 2.0), Slots(5 * ONES, 2.0), Slots(ONES, 3.0)),
+    "a named tuple": (Pair(1.0, 2.0), Pair(1.0, 2.0), Pair(3.0, 2.0)),
+    "attributes": (SimpleNamespace(left=1.0), SimpleNamespace(left=1.0), SimpleNamespace(left=2.0)),
+    "a shape": (torch.Size([2]), torch.Size([2]), torch.Size([3])),
+    "a function": (torch.tanh, torch.tanh, torch.exp),
+}
+
+
+@pytest.mark.parametrize("what", CHOICES)
+def test_any_other_value_of_an_argument_is_refused(what):
+    module, x, (example, same, other) = Chooses(), draw(3), CHOICES[what]
+    imported = import_module(module, (x, example))
+    graph = lower(imported.program, {})
+    results = run_graph(graph, imported.binding.inputs((x, same)))
+    torch.testing.assert_close(imported.binding.outputs(results), module(x, same))
+    with pytest.raises(InputError, match=r"how.* in the example it was"):
+        imported.binding.inputs((x, other))
+
+
+def test_members_of_an_enumeration_are_saved(tmp_path):
+    module, x = Chooses(), draw(3)
+    doppler.place(module, (x, Mode.DIFFERENCE), "p100x4", evaluations=1).save(tmp_path)
+    loaded = doppler.Placed.load(tmp_path, trust=True)
+    torch.testing.assert_close(doppler.execute(loaded, x, Mode.DIFFERENCE), x - 1)
+    with pytest.raises(InputError, match=r"is <Mode\.SUM: 1>, in the example it was <Mode\.DIFF"):
+        doppler.execute(loaded, x, Mode.SUM)
 
 
 def test_place_and_run_are_called_as_the_module_is():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+import doppler
 from doppler.einsum import lower
 from doppler.executor import run_graph
 from doppler.extensions.modules import TorchProgram, import_module
@@ -268,3 +269,34 @@ def test_halves_are_rounded_behind_every_op_as_torch_does(name, dtype):
     found = imported.binding.outputs(run_graph(graph, inputs))
     assert found.dtype == dtype
     torch.testing.assert_close(found, module(x), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_bias_that_counts_nothing_is_ignored_even_where_it_is_none():
+    class Biased(nn.Module):
+        def forward(self, bias, x, y):
+            return torch.addmm(bias, x, y, beta=0)
+
+    inputs = torch.tensor([torch.inf, torch.nan, 1.0]), draw(2, 4), draw(4, 3)
+    imported = import_module(Biased(), inputs)
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs(inputs))
+    torch.testing.assert_close(imported.binding.outputs(results), inputs[1] @ inputs[2])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_splits_are_searched_where_parts_of_a_loss_read_each_other(training, weighted):
+    class Smoothed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 10)
+            weight = torch.rand(10) if weighted else None
+            self.loss = nn.CrossEntropyLoss(weight=weight, label_smoothing=0.1)
+
+        def forward(self, x, y):
+            return self.loss(self.linear(x), y)
+
+    module, inputs = Smoothed(), (draw(32, 16), torch.arange(32) % 10)
+    placed = doppler.place(module, inputs, "p100x4", evaluations=2, training=training)
+    result = doppler.execute(placed, *inputs)
+    loss = result[0] if training else result
+    torch.testing.assert_close(loss, module(*inputs), rtol=1e-4, atol=1e-5)

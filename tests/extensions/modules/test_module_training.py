@@ -128,3 +128,19 @@ def test_an_exported_program_is_trained_as_its_module():
         strict=True,
     ):
         torch.testing.assert_close(found[0][key], one - 0.5 * gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_the_outermost_loss_is_the_loss():
+    class Aided(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return {"aux": {"loss": (0 * self.w).sum()}, "loss": (self.w * x).sum()}
+
+    module, x = Aided(), torch.tensor([1.0, 2.0])
+    imported = import_module(module, (x,), training=True, learning_rate=1.0)
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs((x,)))
+    new = imported.binding.new_parameters(results)
+    torch.testing.assert_close(new["w"], torch.tensor([0.0, -1.0]))

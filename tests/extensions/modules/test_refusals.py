@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import doppler
 from doppler.cluster import preset
 from doppler.einsum import Given
 from doppler.extensions.memory import Offload
@@ -88,6 +89,16 @@ def test_modules_that_no_program_can_say(module, line, capfd):
         import_module(whole, (torch.zeros(3, 4),))
     assert re.sub(r"py:\d+", "py:*", str(error.value)) == line
     assert capfd.readouterr().err == "", "torch says nothing beside"
+
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return x.shape[0]
+
+
+def test_a_module_that_returns_no_tensor_is_refused_for_that():
+    with pytest.raises(InputError, match=r"^Nothing: returns no tensor"):
+        doppler.place(Nothing(), torch.zeros(3, 4), "p100x4", evaluations=1)
 
 
 class Detached(nn.Module):

@@ -52,6 +52,7 @@ GOOD = [[A(0, "F", 0), A(0, "B", 0)], [A(1, "F", 0), A(1, "I", 0), A(1, "W", 0)]
     [
         ([GOOD[0], []], "rank 1 has no stage"),
         ([GOOD[0][:1], GOOD[1]], "stage 0, microbatch 0: does F, not"),
+        ([], "schedule: is empty"),
         ([GOOD[0], GOOD[1][:2]], "stage 1, microbatch 0: does FI, not"),
         ([[*GOOD[0], A(1, "F", 0)], GOOD[1]], "stage 1 is on ranks 0 and 1"),
         ([GOOD[0][::-1], GOOD[1]], "waits for itself: rank 0 stops before 0B0"),

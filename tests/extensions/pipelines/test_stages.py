@@ -88,6 +88,7 @@ def test_orders_are_written_as_torch_reads_them(tmp_path):
     ("change", "said"),
     [
         (lambda o: [o[0][:-1], o[1]], "is on no device"),
+        (lambda o: [*o, []], "3 ranks are too many for 2 devices"),
         (lambda o: [[*o[0], o[0][0]], o[1]], "is there twice"),
         (lambda o: [[*o[0], Action(7, "F", 0)], o[1]], "is not an action of the pipeline"),
         (lambda o: [o[0][::-1], o[1]], "wait for each other"),

@@ -8,8 +8,10 @@ from hydra.errors import InstantiationException
 from problems import REPOSITORY
 from rich.console import Console
 
+from doppler.cluster import preset
 from doppler.experiment import execute
 from doppler.extensions.pipelines import check_orders, load_orders
+from doppler.extensions.pipelines.workload import pipeline_parallel
 from doppler.support.errors import InputError
 
 SMALL = ["workload=pipeline_parallel", "budget.evaluations=40", "cluster.num_devices=2"]
@@ -100,3 +102,33 @@ def test_bad_input_ends_in_one_line_and_leaves_nothing(run, tmp_path, overrides,
 def test_other_searches_take_its_place(run):
     summary = run("stage=evaluate", "baseline=[annealing_order]", "workload.microbatches=2")
     assert summary["makespan_s"] == 7
+
+
+def test_a_schedule_that_torch_would_not_run_is_left_out_with_the_reason(run, tmp_path):
+    summary = run(
+        *("workload.stages=4", "workload.stages_of_device=free", "workload.transfer=1000"),
+        *("workload.microbatches=2", "baseline=[single_device]"),
+    )
+    assert summary["makespan_s"] == pytest.approx(24.0), "all on one device"
+    assert not list(tmp_path.rglob("schedule.csv"))
+    (told,) = tmp_path.rglob("explanation.txt")
+    assert "no schedule.csv for torch: schedule: rank" in told.read_text()
+
+
+def test_a_profile_is_used_again_for_what_was_measured_alone(tmp_path):
+    path = tmp_path / "stages.json"
+    asked = {"module": "own.py:made", "boundaries": [3], "transfer": 0.5}
+    path.write_text(json.dumps({**PROFILE, "notes": ["own.py:made", "boundaries: 3"]}))
+    cluster = preset(name="identical", num_devices=2)
+
+    def made(**changes):
+        return pipeline_parallel(
+            cluster=cluster, microbatches=2, profile=str(path), **{**asked, **changes}
+        )
+
+    assert made().pipeline.transfer_s.tolist() == [0.5]
+    for change in ({"module": "own.py:other"}, {"boundaries": [2]}, {"boundaries": None}):
+        with pytest.raises(InputError, match=r"stages.json: was not measured of own.py"):
+            made(**change)
+    path.write_text(json.dumps({**PROFILE, "transfer_s": [2.0]}))
+    assert made(module=None).pipeline.transfer_s.tolist() == [2.0]

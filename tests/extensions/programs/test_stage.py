@@ -85,3 +85,19 @@ def test_a_report_says_what_streams_came_to(run, answers, tmp_path):
     damage.write_text(json.dumps({**summary, "controls": 3}))
     with pytest.raises(InputError, match="not the summary of a stream"):
         write_report([tmp_path / "stream"], tmp_path / "report")
+
+
+def test_workloads_of_one_name_are_told_apart_in_reports(run, answers, tmp_path):
+    program = [*answers[:1], "workload=answers_program", answers[2], "method=always_large"]
+    run(*program, "workload.outcome=all")
+    run(*program, "workload.outcome=mean", "seed=1")
+    markdown, _ = write_report([tmp_path / "stream"], tmp_path / "report")
+    lines = [line for line in markdown.splitlines() if "always_large" in line]
+    assert len(lines) == 2
+    assert ["outcome=all" in lines[0], "outcome=mean" in lines[1]] == [True, True]
+
+
+def test_controls_that_try_all_combinations_are_left_out_if_these_are_too_many(run, answers):
+    program = [*answers[:1], "workload=answers_program", answers[2]]
+    summary, _ = run(*program, "workload.modules=14", "method=always_small")
+    assert "always_large" in summary["controls"] and "oracle" not in summary["controls"]

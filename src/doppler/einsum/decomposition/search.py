@@ -189,7 +189,7 @@ class Search:
     def _trees(self) -> list[dict[int, list[int]]]:
         """Return the trees, upstream first: members as found, with the consumers they absorbed.
 
-        A tree's consumers in other trees are in later ones.
+        A tree's consumers in other trees are in later ones, unless two trees read each other.
         """
         downstream: dict[int, set[int]] = {}
         for n in reversed(self.numbers):
@@ -247,15 +247,17 @@ class Search:
     ) -> tuple[FloatArray, Callable[[int], dict[int, int]]]:
         """Return the cost of each candidate of a node, and what its children choose under each."""
         tensor, own = self.tensors[n], self._own_costs(n)
-        if not self.consumers[n]:
+        # Of two trees that read each other one is solved first, without the other's choices.
+        consumers = [c for c in self.consumers[n] if c in children or c in self.chosen]
+        if not consumers:
             return own, lambda choice: {}
         free = {c: _cheapest_by_use(self._uses(n, c), cost_C[c]) for c in children[:2]}
         if len(own) * math.prod(len(use_UK) for use_UK, _, _ in free.values()) > _MOST:
             free = {c: free[c] for c in children[:1]}
         fixed = {c: int(cost_C[c].argmin()) for c in children if c not in free}
         uses = [
-            self._uses(n, c)[fixed.get(c, self.chosen.get(c))]
-            for c in self.consumers[n]
+            self._uses(n, c)[fixed[c] if c in fixed else self.chosen[c]]
+            for c in consumers
             if c not in free
         ]
         children_cost = np.array(sum(cost_C[c][choice] for c, choice in fixed.items()))

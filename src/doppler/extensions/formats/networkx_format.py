@@ -32,6 +32,7 @@ def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
     ):
         result.graph["counts_memory"] = given.counts_memory
     optional = {"kernel": ops.kernels, "reads": ops.reads, "box": ops.boxes}
+    optional["alternatives"] = ops.alternatives
     for v in range(graph.num_ops):
         columns = {column: getattr(ops, column)[v].item() for column in _OP_COLUMNS}
         for column in ("group", "pinned"):
@@ -82,7 +83,12 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
     if isinstance(graph, nx.MultiDiGraph):
         edges = [(u, v, key, data) for u, v, key, data in graph.edges(keys=True, data=True)]
     else:
-        edges = [(u, v, 0, data) for u, v, data in graph.edges(data=True)]
+        # What goes to several readers is one region if it has one size.
+        sizes: dict[object, dict[float, int]] = {}
+        edges = []
+        for u, v, data in graph.edges(data=True):
+            known = sizes.setdefault(u, {})
+            edges.append((u, v, known.setdefault(data.get("bytes", 0.0), len(known)), data))
     region = {key: number for number, key in enumerate(dict.fromkeys(key for *_, key, _ in edges))}
     if all(isinstance(key, int) for key in region):
         region = {key: key for key in region}
@@ -102,6 +108,7 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
             kernels=_column(nodes, "kernel", None),
             reads=_column(nodes, "reads", ()),
             boxes=_column(nodes, "box", ()),
+            alternatives=_column(nodes, "alternatives", ()),
         ),
         edges=Edges.make(
             src=np.array([index[u] for u, *_ in edges], dtype=np.int64),

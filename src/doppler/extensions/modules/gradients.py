@@ -130,8 +130,9 @@ def loss_of(name: str, result: Flat) -> int:
     Raises:
         InputError: this tensor is not a single real number.
     """
-    paths = [path[-1:] for path in leaf_paths(result.tree)]
-    loss = paths.index(("loss",)) if ("loss",) in paths else 0
+    paths = list(leaf_paths(result.tree))
+    named = [number for number, path in enumerate(paths) if path[-1:] == ("loss",)]
+    loss = min(named, key=lambda number: len(paths[number]), default=0)  # the outermost
     if (
         not result.tensors
         or result.tensors[loss].shape

@@ -20,6 +20,7 @@ from doppler.extensions.modules.exporting import Exported, export
 from doppler.extensions.modules.factors import Same
 from doppler.extensions.modules.structure import structure_of
 from doppler.extensions.modules.tidying import tidy
+from doppler.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,6 +111,10 @@ class _Import:
                 effects[str(spec.target)] = node
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 effects[self._user_inputs().index(str(spec.target))] = node
+        if not results and not effects:
+            raise InputError(
+                f"{self.exported.name}: returns no tensor, so there is nothing to compute"
+            )
         return results, effects
 
     def _gradients(self) -> dict[str, fx.Node]:

@@ -260,6 +260,8 @@ def _addmm(c: "Conversion", node: fx.Node) -> Value | None:
     bias, alpha, beta = _operand(c, node), node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     if alpha != 1:
         product = calculator.mul(alpha, product)
+    if beta == 0:  # torch then ignores the bias, also where it is infinite or NaN
+        return product
     return calculator.add(product, bias if beta == 1 else calculator.mul(beta, bias))
 
 

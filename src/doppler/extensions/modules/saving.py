@@ -4,6 +4,7 @@ import collections
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from doppler.extensions.modules.trees import (
     Object,
     Row,
     Tree,
+    Unsaved,
     leaf_numbers,
     rebuilt,
 )
@@ -276,6 +278,8 @@ def _tree_as_data(tree: Tree) -> list[Any]:
             return ["constant", value]
         case Constant(value) if isinstance(value, type):
             return ["class", _class_name(value)]
+        case Constant(value) if isinstance(value, Enum):
+            return ["enum", _class_name(type(value)), value.name]
         case Constant(value):
             return ["opaque", type(value).__name__]
         case Row(kind, children):
@@ -296,8 +300,13 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
             return Constant(first)
         case "class":
             return Constant(_class_of(first, trust))
+        case "enum" if len(rest) == 1 and isinstance(rest[0], str):
+            kind = _class_of(first, trust)
+            if not issubclass(kind, Enum) or rest[0] not in kind.__members__:
+                raise fault(where, "a member of an enumeration", data)
+            return Constant(kind[rest[0]])
         case "opaque":
-            return Constant(None)
+            return Constant(Unsaved(read_text(first, where)))
         case "sequence" if len(rest) == 1:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):

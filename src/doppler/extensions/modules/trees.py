@@ -9,7 +9,8 @@ classes.
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +42,17 @@ class Constant:
     """
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """Stands for a constant that cannot be saved, in what was loaded.
+
+    Attributes:
+        kind: name of its class.
+    """
+
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class Flat:
         num = len(self.tensors)
         tree = self._branch(one)
         self._above.discard(id(one))
-        is_container = type(one) in (tuple, list, dict)
+        is_container = type(one) is dict or isinstance(one, tuple | list | deque)
         return tree if is_container or len(self.tensors) > num else Constant(one)
 
     def _branch(self, one: Any) -> Tree:
@@ -121,11 +133,16 @@ class Flat:
 
 
 def _attributes(one: Any) -> dict[str, Any]:
-    if hasattr(one, "__dict__"):
-        return dict(vars(one))
-    if is_dataclass(one):
-        return {each.name: getattr(one, each.name) for each in fields(one)}
-    return {}
+    """Attributes of an object, also those in ``__slots__``, by the names that it has for them."""
+    found: dict[str, Any] = {}
+    for kind in type(one).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            own = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+            if own not in ("__dict__", "__weakref__") and hasattr(one, own):
+                found[own] = getattr(one, own)
+    return found | dict(getattr(one, "__dict__", {}))
 
 
 def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
@@ -174,9 +191,11 @@ def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
             numbers[one.number] = other.number
             continue
         place = ".".join(map(str, path[1:])) or "what it is called with"
+        given, known = _told(other), _told(one)
+        known = "another one" if given == known else known
         raise InputError(
-            f"{what}: {place} is {_told(other)}, in the example it was {_told(one)}: place the "
-            "model with the arguments of its calls"
+            f"{what}: {place} is {given}, in the example it was {known}: place the model with the "
+            "arguments of its calls"
         )
     return [flat.tensors[numbers[k]] for k in range(len(numbers))]
 
@@ -240,28 +259,37 @@ def _pairs(
             yield path, one, other
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: Any, other: Any, above: tuple[int, ...] = ()) -> bool:
+    """Whether two values without tensors are the same to a module."""
+    if one is other or id(one) in above:
+        return True
+    if type(one) is not type(other):
+        return False
     if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and np.array_equal(one, other)
+        return np.array_equal(one, other)
     if isinstance(one, PLAIN):
-        return type(one) is type(other) and (one == other or one != one)
-    if is_dataclass(one) and not isinstance(one, type):
-        return type(one) is type(other) and _alike_fields(one, other)
-    return type(one) is type(other)
-
-
-def _alike_fields(one: Any, other: Any) -> bool:
-    return all(
-        _alike(getattr(one, each.name), getattr(other, each.name, None)) for each in fields(one)
-    )
+        return one == other or one != one
+    attributes = _attributes(one)
+    if attributes and not callable(one) and not isinstance(one, Enum | dict | set | frozenset):
+        others, above = _attributes(other), (*above, id(one))
+        return attributes.keys() == others.keys() and all(
+            _alike(value, others[key], above) for key, value in attributes.items()
+        )
+    try:
+        return bool(one == other)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _told(tree: Tree) -> str:
     match tree:
         case Leaf():
             return "a tensor"
+        case Constant(Unsaved(kind)):
+            return f"a {kind}, which cannot be saved"
         case Constant(value):
-            return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
+            is_short = isinstance(value, (*PLAIN, Enum))
+            return repr(value)[:60] if is_short else f"a {type(value).__name__}"
         case Row(kind, children):
             return f"a {kind.__name__} of {len(children)}"
     keys = ", ".join(str(key) for key, _ in (*tree.items, *tree.attributes))

@@ -13,6 +13,7 @@ from doppler.extensions.pipelines.schedule_files import save_orders
 from doppler.extensions.pipelines.searching import judged_schedules
 from doppler.extensions.pipelines.stages import PipelineGraph
 from doppler.problem import Problem
+from doppler.support.errors import InputError
 from doppler.system import System
 from doppler.trace import Trace
 
@@ -29,21 +30,23 @@ def leave_schedule(run: Run, trace: Trace, title: str) -> Artifact | None:
 
     Returns:
         Peak memory of the schedule, and makespan and memory of torch's schedules; None for other
-        graphs.
-
-    Raises:
-        InputError: torch's runtime would not finish the schedule.
+        graphs. Where torch's runtime would not finish the schedule, its file is left out, and a
+        line says why.
     """
     problem, directory = trace.problem, run.directory.path
     if not isinstance(problem.graph, PipelineGraph):
         return None
     orders = orders_of(trace)
-    check_orders(orders)
-    save_orders(orders, directory / SCHEDULE_FILE)
+    told = f"{SCHEDULE_FILE} is for torch.distributed.pipelining (docs/pipelines.md)"
+    try:
+        check_orders(orders)
+        save_orders(orders, directory / SCHEDULE_FILE)
+    except InputError as error:
+        told = f"no {SCHEDULE_FILE} for torch: {error}"
     save_pipeline_picture(trace, directory / PICTURE_FILE, title=title)
     table = _table(problem, run.spec.simulator)
     summary = {"peak_bytes": trace.peak_bytes.tolist(), "torch_schedules": table}
-    return Artifact(summary=summary, lines=_lines(table))
+    return Artifact(summary=summary, lines=[*_lines(table), told])
 
 
 def _table(problem: Problem, system: System) -> dict[str, dict[str, Any]]:
@@ -58,9 +61,8 @@ def _table(problem: Problem, system: System) -> dict[str, dict[str, Any]]:
 
 
 def _lines(table: dict[str, dict[str, Any]]) -> list[str]:
-    lines = [
+    return [
         f"torch's {name}: {one['makespan_s']:.6g} s, {np.max(one['peak_bytes']):.4g} bytes"
         + ("" if one["fits"] else " (does not fit)")
         for name, one in table.items()
     ]
-    return [*lines, f"{SCHEDULE_FILE} is for torch.distributed.pipelining (docs/pipelines.md)"]

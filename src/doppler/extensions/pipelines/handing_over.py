@@ -41,6 +41,8 @@ def schedule(
     """
     found = load_orders(orders) if isinstance(orders, str | Path) else orders
     check_orders(found, num_microbatches)
+    if not stages:
+        raise InputError("stages: this rank has none, and torch runs nothing there")
     ranks, rank = stages[0].group_size, stages[0].group_rank
     if len(found) != ranks:
         raise InputError(f"schedule: has {len(found)} ranks, the process group {ranks}")
@@ -103,6 +105,8 @@ def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
             seen[action] += 1
             if seen[action] > 1:
                 raise InputError(f"schedule: rank {rank}: {action} is there twice")
+    if not rank_of:
+        raise InputError("schedule: is empty")
     num_stages = 1 + max(rank_of)
     num = num_microbatches or 1 + max(action.microbatch for action in seen)
     for stage in range(num_stages):

@@ -70,10 +70,12 @@ def placement_of_orders(problem: Problem, orders: Orders) -> Placement:
         orders: what each device does.
 
     Raises:
-        InputError: an action is missing, unknown or repeated, a stage is on two devices, or the
-            orders wait for each other in a circle.
+        InputError: an action is missing, unknown or repeated, a stage is on two devices, there are
+            more orders than devices, or they wait for each other in a circle.
     """
     graph = pipeline_of(problem)
+    if len(orders) > problem.num_devices:
+        raise InputError(f"{len(orders)} ranks are too many for {problem.num_devices} devices")
     index = {action: v for v, action in enumerate(graph.actions)}
     device_V = np.full(graph.num_ops, -1, dtype=np.int64)
     rows = []

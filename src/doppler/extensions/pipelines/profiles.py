@@ -8,7 +8,14 @@ from pathlib import Path
 from doppler.graph.formats import write_atomically
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
-from doppler.support.files.values import Table, check_version, read_list, read_number, read_object
+from doppler.support.files.values import (
+    Table,
+    check_version,
+    read_list,
+    read_number,
+    read_object,
+    read_text,
+)
 
 PROFILE_FORMAT, PROFILE_VERSION = "doppler-stages", 1
 STAGE_COLUMNS = (
@@ -55,14 +62,15 @@ def save_profile(
     write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
-def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
+def read_profile(path: str | Path) -> tuple[dict[str, object], list[float], list[str]]:
     """Read a file of stages.
 
     Args:
         path: of the file.
 
     Returns:
-        Columns of numbers by name, and the seconds of the transfers between neighbouring stages.
+        Columns of numbers by name; the seconds of the transfers between neighbouring stages, empty
+        if the file has none; and its notes.
 
     Raises:
         InputError: names the file and what is wrong in it.
@@ -76,6 +84,7 @@ def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
         table = Table(data, "stages", STAGE_COLUMNS)
         numbers = {column: table.numbers(column) for column in STAGE_COLUMNS}
         transfers = read_list(data.get("transfer_s", []), "transfer_s", read_number)
+        notes = read_list(data.get("notes", []), "notes", read_text)
         for column, values in numbers.items():
             for s, value in enumerate(values):
                 _check_sign(f"stages[{s}].{column}", value)
@@ -86,7 +95,7 @@ def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     columns: dict[str, object] = {key.removesuffix("_s"): one for key, one in numbers.items()}
-    return columns, list(transfers) or [0.0] * (len(table.rows) - 1)
+    return columns, list(transfers), list(notes)
 
 
 def _check_sign(key: str, value: float) -> None:

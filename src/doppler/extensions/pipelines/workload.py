@@ -65,7 +65,7 @@ def pipeline_parallel(
         module: ``FILE.py:function`` or ``package.module:function`` that returns an nn.Sequential of
             blocks and a microbatch. The blocks are divided into ``stages``, and each stage is timed
             on this machine. If ``profile`` is given, too, the result is saved there, and read from
-            there the next time.
+            there the next time, if module and boundaries are the same.
         boundaries: first block of every stage but the first; None: blocks are balanced.
 
     Raises:
@@ -84,7 +84,14 @@ def pipeline_parallel(
         num_wanted = len(boundaries) + 1 if boundaries else stages or num_devices
         columns = _measure(module, num_wanted, boundaries, profile)
     elif profile is not None:
-        columns, transfer = read_profile(profile)
+        columns, moving, notes = read_profile(profile)
+        transfer = moving or transfer
+        wanted = _notes(module, boundaries)
+        if module is not None and notes[: len(wanted)] != wanted:
+            raise InputError(
+                f"{profile}: was not measured of {', '.join(wanted)}: it says "
+                f"{', '.join(notes) or 'nothing'}; name another file, or delete it"
+            )
     num = _num_stages(columns, stages, num_devices)
     values = {key: _each(key, value, num, "stages") for key, value in columns.items()}
     memory_D = np.array([device.memory_bytes for device in cluster.devices], dtype=np.float64)
@@ -145,6 +152,12 @@ def _check_time(key: str, seconds_S: FloatArray) -> None:
         )
 
 
+def _notes(module: str | None, boundaries: Sequence[int] | None) -> list[str]:
+    """What was measured, for the notes of its profile."""
+    where = "balanced" if boundaries is None else " ".join(map(str, boundaries))
+    return [str(module), f"boundaries: {where}"]
+
+
 def _measure(
     module: str, stages: int, boundaries: Sequence[int] | None, path: str | None
 ) -> dict[str, object]:
@@ -153,7 +166,7 @@ def _measure(
 
     profiles = profile_module(module, stages, boundaries)
     if path is not None:
-        save_profile(profiles, path, notes=[module])
+        save_profile(profiles, path, notes=_notes(module, boundaries))
     return {
         column.removesuffix("_s"): [getattr(one, column) for one in profiles]
         for column in STAGE_COLUMNS

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from doppler.report.aggregate import differences
 from doppler.report.finished import FinishedRun
 from doppler.report.text_table import TextTable
 from doppler.support.errors import InputError
@@ -23,9 +24,14 @@ def stream_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
     Raises:
         InputError: the summary of a run lacks what stage=stream writes.
     """
-    rows = [_row(run) for run in runs if run.summary["stage"] == "stream"]
-    if not rows:
+    runs = [run for run in runs if run.summary["stage"] == "stream"]
+    if not runs:
         return []
+    rows = [_row(run) for run in runs]
+    # Workloads of one name may have other outcomes, modules or files.
+    texts = differences([run.config.get("workload") or {} for run in runs])
+    for row, text in zip(rows, texts, strict=True):
+        row["workload"] += f", {text}" if text else ""
     cells = [
         {
             **dict(zip(_KEYS, map(str, keys if isinstance(keys, tuple) else (keys,)), strict=True)),

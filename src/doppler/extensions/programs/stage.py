@@ -25,6 +25,7 @@ from doppler.extensions.programs.streams import (
     Stream,
     StreamGraph,
     check_fits,
+    has_few_choices,
     play,
 )
 from doppler.graph.formats import write_atomically
@@ -153,6 +154,8 @@ def controls(stream: AnyStream, order_N: Any, played: Played) -> dict[str, dict[
     share = _share(played.mean_cost, small.mean_cost, large.mean_cost)
     mixed = mixture_accuracy(stream, share)
     told["random_mixture"] = {"accuracy": mixed, "cost": played.mean_cost}
+    if not has_few_choices(stream):
+        return told  # the others try all combinations
     dearest = float(stream.cost.max())
     most = played.mean_cost / dearest if dearest > 0 else 1.0
     knowing: list[Any] = [BestFixed(), Oracle(share=min(1.0, most))]

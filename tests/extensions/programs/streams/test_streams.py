@@ -164,6 +164,8 @@ BAD = {
     "prompt,small_right,large_right\nx,1,2\n": "question 1: large_right: expected 0 or 1, got '2'",
     "prompt,small_right,large_right\nx,1\n": "question 1: large_right: expected 0 or 1, got None",
     'prompt,small_right,large_right\n"x,1,1\n': "unexpected end of data",
+    "small_right,large_right,prompt\n0,1,a, b\n": "question 1: more cells than there are columns",
+    "prompt;small_right;large_right\na, b;0;1\n": "question 1: more cells than there are columns",
 }
 
 
@@ -183,6 +185,12 @@ def test_damaged_compression_is_refused(tmp_path):
         answers(path=str(path))
     with pytest.raises(InputError, match="No such file"):
         answers(path=str(tmp_path / "none.csv"))
+
+
+def test_streams_that_count_outcomes_otherwise_are_not_equal():
+    one = stream_of(np.ones((2, 2, 2)))
+    digests = {one.digest, *(replace(one, **it).digest for it in ({"outcome": "mean"}, {}))}
+    assert len({*digests, replace(one, by_module=True).digest}) == 3
 
 
 def test_a_stream_of_nothing_is_refused():

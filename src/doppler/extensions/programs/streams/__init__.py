@@ -9,6 +9,7 @@ from doppler.extensions.programs.streams.allocators import (
     Oracle,
     RandomMixture,
     check_fits,
+    has_few_choices,
     play,
 )
 from doppler.extensions.programs.streams.answers import answers, answers_program
@@ -49,6 +50,7 @@ __all__ = [
     "answers_program",
     "check_fits",
     "digits",
+    "has_few_choices",
     "play",
     "synthetic_stream",
 ]

@@ -199,6 +199,15 @@ class Oracle:
         return choice_CM[best_N]
 
 
+def has_few_choices(stream: Stream) -> bool:
+    """Return whether `all_choices` lists the combinations of backends.
+
+    Args:
+        stream: whose modules and backends are combined.
+    """
+    return stream.num_backends**stream.num_modules <= _MOST_CHOICES
+
+
 def all_choices(stream: Stream) -> IntArray:
     """Return all combinations of backends for the modules [C, M].
 
@@ -208,7 +217,7 @@ def all_choices(stream: Stream) -> IntArray:
     Raises:
         InputError: there are too many.
     """
-    if stream.num_backends**stream.num_modules > _MOST_CHOICES:
+    if not has_few_choices(stream):
         raise InputError(
             f"workload: {stream.num_backends} backends for {stream.num_modules} modules have more "
             f"than {_MOST_CHOICES:,} combinations"

@@ -127,9 +127,16 @@ def _read(path: str) -> list[dict[str, str | None]]:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
     try:
         csv.field_size_limit(sys.maxsize)
-        return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+        lines = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if None in line:  # csv collects what has no column there
+            raise InputError(
+                f"{path}: question {number}: more cells than there are columns; a text with a "
+                "comma needs quotes"
+            )
+    return lines
 
 
 def _unzipped(data: bytes, path: str | Path) -> bytes:

@@ -65,7 +65,9 @@ class Stream:
     @property
     def digest(self) -> str:
         """A hash that is equal for equal streams."""
-        digest = hashlib.sha256(repr((self.backends, self.texts)).encode())
+        digest = hashlib.sha256(
+            repr((self.backends, self.texts, self.by_module, self.outcome)).encode()
+        )
         for array in (self.right, self.cost, self.features, self.group):
             digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
