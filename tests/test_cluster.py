@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from doppler.cluster import (
     host,
     preset,
 )
+from doppler.cluster.device import Device
 from doppler.cluster.json_format import load_cluster, save_cluster
 from doppler.cluster.this_machine import shared_by_streams
 from doppler.problem import build
@@ -30,10 +32,15 @@ from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 
 
+def p100s(num: int) -> tuple[Device, ...]:
+    """Equal devices with names of their own."""
+    return tuple(replace(P100, name=f"p100:{d}") for d in range(num))
+
+
 def cluster_with(**columns) -> Cluster:
     """Three equal devices, one column replaced."""
     good = {
-        "devices": (P100,) * 3,
+        "devices": p100s(3),
         "bytes_per_s": np.full((3, 3), 1e9),
         "latency_s": np.zeros((3, 3)),
     }
@@ -116,10 +123,24 @@ def test_a_preset_without_devices_is_refused(num_devices):
 # --- Clusters -----------------------------------------------------------------------------------
 
 
+def test_names_of_devices_are_their_own():
+    spec = {**SPEC, "name": "gpu"}
+    other = {**SPEC, "name": "slow"}
+    links = {"bytes_per_s": 1.0, "latency_s": 0.0}
+    three = custom(name="mine", devices=[spec, other, spec], **links)
+    assert [device.name for device in three.devices] == ["gpu:0", "slow", "gpu:2"]
+    repeated = custom(name="mine", devices=[spec], num_devices=2, **links)
+    assert [device.name for device in repeated.devices] == ["gpu:0", "gpu:1"]
+    with pytest.raises(InputError, match="cluster 'three': 3 devices are called 'p100'"):
+        cluster_with(devices=(P100,) * 3)
+    with pytest.raises(InputError, match="device 0: name must be a text"):
+        custom(name="mine", devices=[{**SPEC, "name": 0}], **links)
+
+
 def test_links_are_directed():
     cluster = connected(
         name="one way",
-        devices=(P100,) * 2,
+        devices=p100s(2),
         link=lambda s, d: Link(bytes_per_s=1.0 + s, latency_s=10.0 * d),
     )
     assert (cluster.bytes_per_s[0, 1], cluster.bytes_per_s[1, 0]) == (1, 2)
@@ -188,7 +209,7 @@ def test_a_device_that_no_link_reaches_is_named():
     unreached[:, 1] = 0
     with pytest.raises(InputError) as error:
         cluster_with(bytes_per_s=unreached)
-    assert str(error.value) == "cluster 'three': no link reaches device 1 (p100)"
+    assert str(error.value) == "cluster 'three': no link reaches device 1 (p100:1)"
 
 
 def test_matrices_cannot_be_changed():

@@ -72,7 +72,7 @@ def test_bytes_read_and_written_count_and_every_device_has_its_own_seconds():
         edges=Edges.make(src=[], dst=[], bytes=[]),
         inputs=Inputs.make(),
     )
-    quick = dataclasses.replace(DEVICE, memory_bytes_per_s=1e9, launch_overhead_s=0.0)
+    quick = dataclasses.replace(DEVICE, name="quick", memory_bytes_per_s=1e9, launch_overhead_s=0.0)
     cluster = connected(
         name="two",
         devices=(DEVICE, quick),
@@ -487,3 +487,14 @@ def test_the_inputs_of_a_group_have_to_fit_on_one_device():
     assert str(error.value) == (
         "graph 'test': the inputs of group 4 take 11 bytes, the largest device that runs it has 10"
     )
+
+
+def test_an_op_that_reads_an_input_twice_holds_it_once():
+    graph = graph_of([1.0], inputs=[(6.0, [0, 0])])
+    assert graph.inputs.consumers == ((0,),)
+    assert build(graph, cluster_of([1.0], memory_bytes=10.0)).num_ops == 1
+
+
+def test_rates_may_be_whole_numbers_of_any_size():
+    fast = dataclasses.replace(DEVICE, flop_per_s={"f32": 10**30})
+    assert cost_of(100.0, 0.0, device=fast) == pytest.approx(DEVICE.launch_overhead_s)

@@ -41,7 +41,7 @@ from doppler.search import (
     search_settings,
     steps_of,
 )
-from doppler.simulator import BulkSynchronous, WorkConserving
+from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.support.errors import InputError
 
 
@@ -340,19 +340,35 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
     [
         WorkConserving(),  # on cores not what is chosen where none is told
         WorkConserving(queue="fifo", contention="engines", streams=2),
+        BulkSynchronous(),
+        Published(queue="priority"),
     ],
 )
 def test_what_was_placed_for_a_told_simulator_is_read_back_as_such(system, tmp_path):
     graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=3)
-    placed = doppler.place(graph, "host", evaluations=20, system=system)
+    placed = doppler.place(graph, cluster="host", evaluations=20, system=system)
     loaded = doppler.Placed.load(placed.save(tmp_path))
     assert vars(loaded.system) == vars(placed.system)
     assert loaded.trace.makespan_s == placed.makespan_s
+    assert repr(loaded) == repr(placed) and loaded.explain() == placed.explain()
     found = json.loads((tmp_path / "found.json").read_text())
-    found["system"]["contention"] = "loud"
+    found["system"]["noise"] = "loud"
     (tmp_path / "found.json").write_text(json.dumps(found))
-    with pytest.raises(InputError, match=r"found.json: .*contention.*loud"):
+    with pytest.raises(InputError, match=r"found.json: .*noise.*loud"):
         doppler.Placed.load(tmp_path)
+
+
+def test_seconds_that_were_measured_are_said_to_be_when_they_are_read_back(tmp_path):
+    graph = load_workload(program=str(REPOSITORY / "workloads/chainmm.einsum"), preset="small")
+    placed = doppler.place(
+        graph, cluster="host", evaluations=2, system=Threads(), method="round_robin"
+    )
+    loaded = doppler.Placed.load(placed.save(tmp_path))
+    assert loaded.makespan_s == placed.makespan_s
+    assert "measured by threads when it was placed" in repr(loaded)
+    assert loaded.system.kind == "simulated"
+    again = doppler.Placed.load(loaded.save(tmp_path / "again"))
+    assert "measured by threads when it was placed" in repr(again)
 
 
 def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
@@ -433,3 +449,17 @@ def test_an_interrupted_search_returns_the_best_so_far():
     assert "interrupted" in repr(placed)
     with pytest.raises(KeyboardInterrupt):
         doppler.place(graph, cluster="p100x4", method=[Interrupt()], evaluations=10)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"example_inputs": "p100x4"}, "example_inputs: .*; cluster='p100x4' chooses the machine"),
+        ({"example_kwargs": {}}, "example_kwargs: is for torch modules, and a graph was given"),
+        ({"training": True}, "training: is for torch modules"),
+        ({"decomposition": "published"}, "decomposition: is for torch modules"),
+    ],
+)
+def test_what_means_nothing_for_a_graph_is_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        doppler.place(graph_of([1.0]), cluster="p100x4", evaluations=1, **given)

@@ -257,3 +257,11 @@ def test_b_level_priority_puts_producers_first_even_where_levels_are_equal():
     problem = build(graph_of([0, 0, 0, 5], [(2, 0, 0), (0, 1, 0)]), cluster_of([1.0, 1.0]))
     # Op 3 has the largest b_level; 2, 0, 1 are tied and follow each other.
     assert b_level_priority(problem).tolist() == [2, 3, 1, 0]
+
+
+def test_single_device_takes_one_that_has_room():
+    graph = graph_of([4.0, 4.0], [(0, 1, 1.0)], output_bytes=[6.0, 6.0])
+    problem = build(graph, cluster_of([2.0, 1.0], memory_bytes=[5.0, 100.0]))
+    result = place(SingleDevice(), problem)
+    assert result.placement.device.tolist() == [1, 1]
+    assert result.makespan_s == 8.0

@@ -324,3 +324,19 @@ def test_settings_that_mean_nothing_are_refused(key):
         CPSAT(**{"deterministic_time": 1, "seconds": 1, "workers": 1, key: 0})
     kind = "whole number from 1 to 1,000" if key == "workers" else "number above 0"
     assert str(error.value) == f"CPSAT.{key}: must be a {kind}, got 0"
+
+
+def test_where_nothing_that_fits_is_as_short_as_the_hint_there_is_no_solution():
+    """Both results are held until op 2 ends, so on device 0 op 1 may start only after that."""
+    graph = graph_of(
+        [1.0, 1.0, 1.0, 1.0],
+        [(0, 2, 6.0), (1, 3, 6.0)],
+        output_bytes=[6.0, 6.0, 0.0, 0.0],
+    )
+    ops = replace(graph.ops, pinned=np.zeros(4, np.int64))
+    problem = build(replace(graph, ops=ops), cluster_of([1.0], memory_bytes=10.0))
+    with WorkConserving().open(problem) as session:
+        found = CPSAT(deterministic_time=2.0, seconds=10.0, workers=1).place(
+            session, np.random.default_rng(0)
+        )
+    assert found.placement.device.tolist() == [0] * 4

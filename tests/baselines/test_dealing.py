@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import cluster_of
+from problems import cluster_of, graph_of
 
 from doppler.baselines import Dealing
 from doppler.baselines.dealing import has_blocks
@@ -116,3 +116,12 @@ def test_only_graphs_of_split_nodes_have_blocks():
     assert has_blocks(problem)
     graph = synthetic(family="layered", num_ops=80, transfer_ratio=1.0, seed=1)
     assert not has_blocks(build(graph, preset(name="h100x8")))
+
+
+def test_ops_without_edges_are_dealt_to_all_devices():
+    graph = graph_of([1.0] * 8)
+    ops = replace(graph.ops, node=np.arange(8))
+    problem = build(replace(graph, ops=ops), cluster_of([1.0] * 4))
+    with WorkConserving().open(problem) as session:
+        found = Dealing(evaluations=1).place(session, np.random.default_rng(0))
+    assert np.bincount(found.placement.device, minlength=4).tolist() == [2, 2, 2, 2]

@@ -173,3 +173,20 @@ def test_on_several_hosts_splits_for_one_of_them_are_tried():
     on_all_s = JUDGE(build(lower(program, auto(cluster).splits(program, 4)), cluster))
     on_one_s = JUDGE(build(lower(program, auto(host).splits(program, 2)), host))
     assert on_all_s <= 1.01 * on_one_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"flop_per_s": {"f16": 1e12}}, "no flop_per_s for dtype 'f32'"),
+        ({"unsupported_kinds": ("elementwise",)}, "elementwise"),
+    ],
+)
+def test_a_machine_that_cannot_run_an_op_is_not_said_to_lack_memory(changes, said):
+    text = "program p\ninput A[64, 64] f32\nB[i, j] = exp(A[i, j])\n"
+    full = preset(name="p100x4")
+    cluster = replace(full, devices=tuple(replace(one, **changes) for one in full.devices))
+    message = f"no splits of 'p' that were tried run on 'p100x4': .*{said}"
+    with pytest.raises(InputError, match=message) as error:
+        auto(cluster).splits(parse_program(text), 4)
+    assert "memory" not in str(error.value)

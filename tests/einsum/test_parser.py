@@ -395,6 +395,7 @@ def test_faults_of_the_training_section():
         ("Y[i, j] = sum(j) A[i, j]", 15, "index 'j' appears twice"),
         ("Y[i] = A[i, i]", 13, "index 'i' appears twice"),
         ("Y[row, j] = A[row, j]", 15, "index 'row' must be one letter"),
+        ("Y[_, j] = A[_, j]", 13, "index '_' must be one letter"),
         ("Y[i, j=n] = A[i, j]", 6, "index 'j' already has its extent from the operands"),
         ("Y[i, j] = A[i, j] + B[i, j]", 26, "index 'j' has 2 elements in 'B', but 8 in 'A'"),
         # splits
@@ -429,6 +430,11 @@ def test_faults_of_the_training_section():
         ("Y[i, j] = A[i, j] * log(-n)", 21, "'log' of -8.0 has no value"),
         ("Y[i, j] = A[i, j] * m", 21, "unknown parameter 'm'; the parameters are n"),
         ("input X[m] f32", 9, "unknown parameter 'm'; the parameters are n"),
+        (
+            "input X[square(square(square(square(square(9999999999)))))] f32",
+            9,
+            "'square' of 99999999840000000119 has no value",
+        ),
         ("input X[0] f32", 9, "0 is not a number of elements: it must be whole, and at least 1"),
         ("input X[3, n / 3] f32", 12, "is not a number of elements"),
         ("input X[-n] f32", 9, "-8 is not a number of elements"),

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from problems import graph_of, published_graph, random_graph, with_given_costs
 
-from doppler.graph import DataflowGraph, KernelSpec, load_graph, save_json, save_text
+from doppler.graph import (
+    Alternative,
+    DataflowGraph,
+    KernelSpec,
+    load_graph,
+    save_json,
+    save_text,
+)
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.formats import write_atomically
 from doppler.graph.text_format import render_text
@@ -605,6 +612,16 @@ def test_text_refuses_what_it_cannot_say(tmp_path):
     two = graph_of([1, 1], [(0, 1, 4, 0), (0, 1, 8, 1)])
     with pytest.raises(InputError, match="two regions between one pair"):
         save_text(two, tmp_path / "graph.txt")
+    apart = graph_of([1, 1, 1], [(0, 1, 4, 0), (0, 2, 8, 1)])
+    with pytest.raises(InputError, match="op 0 has 2 regions: the text format has one for each op"):
+        save_text(apart, tmp_path / "graph.txt")
+    either = (Alternative(backend="small", seconds=(1.0,), loss=0.0),)
+    plain = graph_of([1])
+    choosing = dataclasses.replace(
+        plain, ops=dataclasses.replace(plain.ops, alternatives=(either,))
+    )
+    with pytest.raises(InputError, match="alternatives: the text format has none"):
+        save_text(choosing, tmp_path / "graph.txt")
     with pytest.raises(InputError, match="op 1: kind 'a,b'"):
         save_text(graph_of([1, 1], kinds=["a", "a,b"]), tmp_path / "graph.txt")
     assert not (tmp_path / "graph.txt").exists()

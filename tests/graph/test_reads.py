@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from programs import Builder, random_lowered
 
-from doppler.einsum import lower
+from doppler.einsum import lower, parse_program
 from doppler.einsum.program import Piece
 from doppler.graph import DataflowGraph, Read, Tensor, load_graph, save_json
 from doppler.graph.dataflow import Edges
@@ -250,3 +250,18 @@ def test_swapped_regions_are_noticed_where_they_are_not_symmetric():
     swapped = dataclasses.replace(graph.edges, region=graph.edges.region[[1, 0, 2]])
     with pytest.raises(InputError, match=r"op 1 \('y\[0\]'\) reads a box of op 0 .* without"):
         dataclasses.replace(graph, edges=swapped)
+
+
+def test_a_read_without_an_edge_is_refused():
+    """The box that it reads must not pass for a region of the next op."""
+    program = parse_program(
+        "program p\ninput x[4] f32\na[i] = relu(x[i])\nb[i] = exp(x[i])\nc[i] = a[i] + b[i]\n"
+    )
+    graph = lower(program, {})
+    edges = graph.edges
+    kept = edges.src != 0
+    fewer = Edges.make(
+        src=edges.src[kept], dst=edges.dst[kept], bytes=edges.bytes[kept], region=edges.region[kept]
+    )
+    with pytest.raises(InputError, match=r"1 boxes of op 0 .* are read, but its"):
+        dataclasses.replace(graph, edges=fewer)

@@ -5,7 +5,7 @@ import html
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
-from doppler.simulator import WorkConserving
+from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.support.errors import InputError, printable
 from doppler.support.files import read_json
 from doppler.support.files.values import (
@@ -51,11 +51,15 @@ _TEXTS = ("whole", "by_bytes", "cut_short")
 # Fields of found.json that may be null.
 _OPTIONAL = ("limit_s", "beaten_s")
 # Fields that older files lack.
-_LATER = ("memory", "system", "by_bytes", *_OPTIONAL)
+_LATER = ("memory", "memory_options", "system", "placed_on", "by_bytes", *_OPTIONAL)
 # The share by which a call may exceed its limit before that is worth a word.
 _OVERRUN = 0.1
-# Fields of a simulator that the caller chose.
-_RULES = ("queue", "contention", "streams", "noise")
+# Simulators that are saved, by name, with what the caller chose.
+_SIMULATORS: dict[str, tuple[type, tuple[str, ...]]] = {
+    WorkConserving.name: (WorkConserving, ("queue", "contention", "streams", "noise")),
+    Published.name: (Published, ("queue", "streams", "noise")),
+    BulkSynchronous.name: (BulkSynchronous, ("noise",)),
+}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,7 +70,7 @@ class Placed:
         problem: the graph on the machine.
         placement: device and priority of each op.
         system: what it was placed for.
-        makespan_s: seconds of one execution on that system.
+        makespan_s: seconds of one execution on that system, or on ``placed_on``.
         bound: a makespan that no placement of this graph can beat.
         single_device_s: makespan on one device without splits; inf if it does not fit.
         method: what searched.
@@ -80,6 +84,8 @@ class Placed:
         whole: ops of a torch module that are not split, a line each.
         by_bytes: ops that are priced by their bytes only, a line each.
         binding: how the module's tensors correspond to those of the graph; None for a graph.
+        placed_on: what executed the placement, if it was loaded and ``system`` is only a simulator
+            in its place, for trace, memory and explanation; else empty.
     """
 
     problem: Problem
@@ -98,6 +104,7 @@ class Placed:
     whole: tuple[str, ...] = ()
     by_bytes: tuple[str, ...] = ()
     binding: "Binding | None" = None
+    placed_on: str = ""
 
     @property
     def is_interrupted(self) -> bool:
@@ -201,13 +208,20 @@ class Placed:
         found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS, *_OPTIONAL)}
         if self.single_device_s == float("inf"):
             found["single_device_s"] = None
-        memory = _memory_of(self.system)
+        memory, name = _memory_of(self.system), self.system.name
         if memory != REFUSE:
             found["memory"] = memory
-        if isinstance(self.system, WorkConserving) or memory != REFUSE:
-            found["system"] = {key: getattr(self.system, key) for key in _RULES}
+            found["memory_options"] = asdict(self.system.memory_mode)  # type: ignore[attr-defined]
+        if self.system.kind == "simulated" and name in _SIMULATORS:
+            rules = {key: getattr(self.system, key) for key in _SIMULATORS[name][1]}
+            found["system"] = {"name": name, **rules}
+        else:
+            found["placed_on"] = f"{self.system.kind} by {name}"
+        if self.placed_on:
+            found["placed_on"] = self.placed_on
         write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
         save_cluster(self.problem.cluster, directory)
+        (directory / MODULE_FILE).unlink(missing_ok=True)  # of another placement
         if self.binding is not None:
             modules = extension("modules.saving_bindings", "a torch module")
             modules.save_binding(self.binding, directory)
@@ -223,8 +237,9 @@ class Placed:
     ) -> "Placed":
         """Read what `save` wrote.
 
-        The system is the simulator with the rules that it had. A placement for another system gets
-        the default simulator of its machine.
+        A simulator has the rules that it had. A placement that another system executed keeps the
+        seconds that it took there, and says so; trace, memory and explanation then come from the
+        default simulator of its machine.
 
         Args:
             directory: that `save` wrote to.
@@ -243,11 +258,14 @@ class Placed:
             found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
             _check_found(found)
             texts = {key: tuple(read_list(found.pop(key, []), key, read_text)) for key in _TEXTS}
-            mode = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
+            mode: Any = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
+            if "memory_options" in found:
+                names = [one.name for one in fields(mode)]
+                mode = replace(mode, **read_object(found.pop("memory_options"), "memory", names))
             told: Any = None
             if "system" in found:
-                rules = read_object(found.pop("system"), "system", _RULES)
-                told = mode.applied(WorkConserving(**rules))
+                told = mode.applied(_simulator(found.pop("system")))
+            read_text(found.get("placed_on", ""), "placed_on")
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if found["single_device_s"] is None:
@@ -272,6 +290,12 @@ class Placed:
         return f"{graph.name} on {cluster.name} ({cluster.num_devices} devices)"
 
     @property
+    def _executed_text(self) -> str:
+        if self.placed_on:
+            return f"{self.placed_on} when it was placed"
+        return self.system.kind
+
+    @property
     def _phases_text(self) -> str:
         parts = [f"{name} {seconds:.1f}" for name, seconds in self.phases.items()]
         return "; ".join([", ".join(parts), *self.cut_short])
@@ -284,6 +308,13 @@ class Placed:
         if limit_s is None or counted_s <= (1.0 + _OVERRUN) * limit_s:
             return text
         return f"{text} (asked for: {limit_s:g} s)"
+
+    @property
+    def _memory_text(self) -> str:
+        peaks = self.trace.peak_bytes.tolist()
+        if any(peak != peak for peak in peaks):
+            return "not counted by this system"
+        return ", ".join(map(bytes_text, peaks))
 
     @property
     def _one_device_text(self) -> str:
@@ -303,13 +334,13 @@ class Placed:
         bound = f"{format_seconds(self.lower_bound_s)} ({self.bound.name})"
         return [
             ("ops", f"{graph.num_ops:,}, {graph.num_edges:,} edges"),
-            ("makespan", f"{format_seconds(self.makespan_s)}, {self.system.kind}"),
+            ("makespan", f"{format_seconds(self.makespan_s)}, {self._executed_text}"),
             (
                 "lower bound",
                 f"{bound}, gap {gap:.1%}",
             ),
             ("one device", self._one_device_text),
-            ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
+            ("memory", self._memory_text),
             *(
                 [("offloaded", f"{bytes_text(self.offloaded_bytes)} to the memory of the host")]
                 if self.offloaded_bytes
@@ -351,6 +382,18 @@ class Placed:
 def _memory_of(system: System) -> str:
     """The name of a system's memory mode."""
     return getattr(system, "memory", REFUSE)
+
+
+def _simulator(entry: object) -> System:
+    """A simulator as `Placed.save` writes it; files from before other simulators have no name."""
+    name = WorkConserving.name
+    if isinstance(entry, dict):
+        entry = dict(entry)
+        name = read_text(entry.pop("name", name), "system.name")
+    if name not in _SIMULATORS:
+        raise fault("system.name", f"one of {', '.join(_SIMULATORS)}", name)
+    make, keys = _SIMULATORS[name]
+    return make(**read_object(entry, "system", keys))
 
 
 def _check_found(found: dict[str, Any]) -> None:

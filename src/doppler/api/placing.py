@@ -166,6 +166,7 @@ def place(
     mode = memory_mode(memory) if isinstance(memory, str) else memory
     executing: Any = simulator_of(machine, mode) if system is None else mode.applied(system)
     if isinstance(model, DataflowGraph):
+        _check_of_modules(example_inputs, example_kwargs, training, decomposition)
         graph, source = model, None
     else:
         with phases.timed("export"):
@@ -233,6 +234,26 @@ def _imported(
     return modules.import_module(
         model, args, kwargs, training=training, learning_rate=learning_rate
     )
+
+
+def _check_of_modules(
+    example_inputs: Any, example_kwargs: object, training: bool, decomposition: object
+) -> None:
+    """Refuse what means nothing for a graph, which is placed as it is.
+
+    Raises:
+        InputError: names the argument.
+    """
+    given = {
+        "example_inputs": example_inputs,
+        "example_kwargs": example_kwargs,
+        "training": training or None,
+        "decomposition": None if decomposition == "auto" else decomposition,
+    }
+    for name, value in given.items():
+        if value is not None:
+            told = f"; cluster={value!r} chooses the machine" if isinstance(value, str) else ""
+            raise InputError(f"{name}: is for torch modules, and a graph was given{told}")
 
 
 class _OneDevice(NamedTuple):

@@ -88,6 +88,8 @@ class CPSAT:
         solver.parameters.interleave_search = True
         solver.parameters.subsolvers.append("pseudo_costs")
         status = solver.solve(program.model, Collect())
+        if status == cp_model.INFEASIBLE:  # nothing that fits in memory is as short as the hint
+            return 0.0, solutions
         assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), status
         return program.bound_s(solver.best_objective_bound), solutions
 

@@ -87,6 +87,7 @@ def _dealt(problem: Problem, way: int) -> NDArray[np.int64]:
         bytes=np.zeros(num_devices),
     )
     order_V = np.argsort(topological_priority(problem))
-    tie_s = _TIE * problem.mean_transfer_seconds.mean()
+    transfers_s = problem.mean_transfer_seconds
+    tie_s = _TIE * transfers_s.mean() if len(transfers_s) else 0.0
     deal_ops(arrays, dealt, order_V, node_V, size_N, problem.graph.ops.block.copy(), tie_s)
     return dealt.device

@@ -1,6 +1,6 @@
 """Methods that ignore the graph: random, one device, round robin."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -39,9 +39,10 @@ class Random(BestOfRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleDevice:
-    """Put every op on the device on which the sum of all ops is smallest.
+    """Put every op on the device on which the sum of all ops is smallest and that has room.
 
     Ops that this device cannot run go, with their group, to the device that runs them fastest.
+    Another device is tried only if the one before it has too little memory.
     """
 
     uses_order: ClassVar[bool] = False
@@ -52,10 +53,18 @@ class SingleDevice:
         seconds_VD = problem.arrays.op_seconds
         able_D = np.isfinite(seconds_VD).sum(axis=0)
         total_D = np.where(np.isfinite(seconds_VD), seconds_VD, 0.0).sum(axis=0)
-        best = np.lexsort((total_D, -able_D))[0]
         fastest_V = problem.group_seconds.argmin(axis=1)
-        device_V = np.where(np.isfinite(seconds_VD[:, best]), best, fastest_V)
-        return execute_best(session, device_V[None], b_level_priority(problem)[None], rng)
+        priority_BV = b_level_priority(problem)[None]
+        found: list[SearchResult] = []
+        for d in np.lexsort((total_D, -able_D)):
+            if found and able_D[d] < able_D.max():
+                break
+            device_V = np.where(np.isfinite(seconds_VD[:, d]), d, fastest_V)
+            found.append(execute_best(session, device_V[None], priority_BV, rng))
+            if np.isfinite(found[-1].makespan_s):
+                break
+        used = sum(one.evaluations for one in found)
+        return replace(min(found, key=lambda one: one.makespan_s), evaluations=used)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,9 @@ class Device:
         return self.name.rpartition(":")[0] or self.name
 
     def __post_init__(self) -> None:
-        where = f"device {self.name!r}"
+        where = f"device {self.name!r:.60}"
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"{where}: name must be a text")
         if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
             raise InputError(f"{where}: flop_per_s names no dtype")
         kinds = self.unsupported_kinds

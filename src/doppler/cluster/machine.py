@@ -3,6 +3,7 @@
 Shape suffix: D devices, H hosts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,6 +106,9 @@ class Cluster:
                 f"{where}: link {s} -> {d} has latency {self.latency_s[s, d]:g} s: "
                 "must not be negative"
             )
+        (name, most), *_ = Counter(device.name for device in self.devices).most_common(1)
+        if most > 1:
+            raise InputError(f"{where}: {most} devices are called {name!r}")
         self._check_hosts(where)
         self._check_shared(where)
 

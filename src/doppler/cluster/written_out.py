@@ -1,7 +1,8 @@
 """Clusters that are written out in a configuration file."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ def custom(
 
     Args:
         name: of the cluster.
-        devices: a mapping of `Device` fields for each device.
+        devices: a mapping of `Device` fields for each device. A name that several have gets the
+            number of each.
         bytes_per_s: bandwidth, one number for all links or a [D, D] matrix with a row per sender.
         latency_s: latency, likewise.
         num_devices: number of devices; a single description is repeated so often.
@@ -59,7 +61,7 @@ def custom(
     num = len(devices)
     if num_devices not in (None, num):
         raise InputError(f"cluster {name!r}: num_devices is {num_devices}, but it has {num}")
-    built = [_device(name, i, spec) for i, spec in enumerate(devices)]
+    built = _numbered([_device(name, i, spec) for i, spec in enumerate(devices)])
     built = with_memory(name, built, memory_bytes)
     for key, kind, value in (
         ("hosts", Hosts, hosts),
@@ -100,6 +102,15 @@ def _of_links(where: str, value: object, num: int) -> NDArray[np.float64]:
     if np.isinf(matrix, where=between, out=np.zeros(matrix.shape, bool)).any():
         raise InputError(f"{where} must be finite")
     return matrix
+
+
+def _numbered(devices: list[Device]) -> list[Device]:
+    """The devices, with their numbers in names that several have: ``gpu:0``, ``gpu:1``."""
+    times = Counter(device.name for device in devices)
+    return [
+        replace(device, name=f"{device.name}:{d}") if times[device.name] > 1 else device
+        for d, device in enumerate(devices)
+    ]
 
 
 def _device(cluster: str, number: int, spec: Mapping) -> Device:

@@ -49,7 +49,9 @@ def regions_of_reads(graph: "DataflowGraph") -> list[list[int]]:
             numbers.append(region)
         result.append(numbers)
     is_carried = set(zip(regions.of_edge.tolist(), graph.edges.dst.tolist(), strict=True))
-    if is_read != is_carried:
+    num_regions = (regions.op_ptr[1:] - regions.op_ptr[:-1]).tolist()
+    # Numbers of boxes beyond an op's regions are those of the next op's.
+    if is_read != is_carried or list(map(len, boxes_of)) != num_regions:
         raise _mismatch(graph, boxes_of, is_read, is_carried)
     is_fed = {(i, v) for i, consumers in enumerate(graph.inputs.consumers) for v in consumers}
     is_read = {

@@ -74,6 +74,17 @@ def _check_text_can_say(graph: DataflowGraph) -> None:
             f"graph {graph.name!r}: two regions between one pair of ops: the text format has no "
             "regions, write JSON"
         )
+    num_regions_V = np.diff(graph.regions.op_ptr)
+    if (num_regions_V > 1).any():
+        v = int(num_regions_V.argmax())
+        raise InputError(
+            f"graph {graph.name!r}: op {v} has {num_regions_V[v]} regions: the text format has one "
+            "for each op, write JSON"
+        )
+    if graph.ops.alternatives:
+        raise InputError(
+            f"graph {graph.name!r}: alternatives: the text format has none, write JSON"
+        )
     for v, kind in enumerate(graph.ops.kinds):
         if set(kind) & set(",\r\n"):
             raise InputError(f"graph {graph.name!r}: op {v}: kind {kind!r} breaks the text format")

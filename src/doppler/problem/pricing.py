@@ -40,7 +40,7 @@ def rates_of(dtypes: tuple[str, ...], device: Device) -> FloatArray:
             f"device {device.name!r}: no flop_per_s for dtype {missing[0]!r}, "
             f"only {', '.join(device.flop_per_s)}"
         )
-    return np.array([rate[dtype] for dtype in dtypes])
+    return np.array([rate[dtype] for dtype in dtypes], dtype=np.float64)
 
 
 def op_cost_s(

@@ -95,19 +95,21 @@ class Auto:
             InputError: no proposal that was judged fits in memory.
         """
         short = shorten(program)
+        refused: list[InputError] = []
         ways = [partial(_placed_alike, short, self.cluster)]
         if short.missing_inputs:
             ways.append(partial(build, cluster=self._room_left(short)))
         for proposals in (self._proposals(short.program, parts), self._fine(short.program)):
             for build_short in ways:
-                judged = self._judged(short.program, build_short, proposals, until_s)
+                judged = self._judged(short.program, build_short, proposals, until_s, refused)
                 if any(seconds < math.inf for seconds, _, _ in judged):
                     splits = short.splits_of_all(_best(judged))
                     return Choice(splits=splits, tried=len(judged), num=len(proposals))
-        raise InputError(
-            f"decomposition=auto: no splits of {program.name!r} that were tried fit in the "
-            f"memory of {self.cluster.name!r}"
-        )
+        told = f"decomposition=auto: no splits of {program.name!r} that were tried"
+        reasons = [str(one) for one in refused if "bytes" not in str(one)]
+        if refused and len(reasons) == len(refused):  # memory is not the matter
+            raise InputError(f"{told} run on {self.cluster.name!r}: {reasons[0]}")
+        raise InputError(f"{told} fit in the memory of {self.cluster.name!r}")
 
     def _room_left(self, short: Shortened) -> Cluster:
         """Return the cluster without the memory of the missing layers' inputs, spread evenly."""
@@ -126,8 +128,12 @@ class Auto:
         build_short: Callable[[DataflowGraph], Problem],
         proposals: list[Callable[[], Splits]],
         until_s: float,
+        refused: list[InputError],
     ) -> list[tuple[float, int, Splits]]:
-        """Return seconds, ops and splits of the first proposals, as many as there is time for."""
+        """Return seconds, ops and splits of the first proposals, as many as there is time for.
+
+        Why a proposal cannot be placed is added to ``refused``.
+        """
         judged = []
         for propose in proposals:
             begin_s = time.perf_counter()
@@ -136,7 +142,8 @@ class Auto:
                 graph = lower(program, splits)
                 seconds = self.judge(build_short(graph))
                 judged.append((seconds, graph.num_ops, splits))
-            except InputError:  # too few elements for so many parts, or too little memory
+            except InputError as error:  # too few elements for so many parts, too little memory
+                refused.append(error)
                 judged.append((math.inf, 0, {}))
             now_s = time.perf_counter()
             # The next proposal is finer and takes longer.

@@ -1,6 +1,7 @@
 """``repeat``: repeats the statements above it as further layers."""
 
 from dataclasses import replace
+from itertools import count
 
 from doppler.einsum.language.parser import RepeatStatement
 from doppler.einsum.language.scope import Scope, listed
@@ -46,6 +47,7 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
         )
     read = {operand for node in scope.nodes for operand in node.operands}
     last: dict[int, int] = {}
+    names = {node.name for node in scope.nodes}
     for copy in range(2, times + 1):
         own = {into: last.get(out, out)}  # nodes of this layer, by number in the first one
         for number, node in layer:
@@ -54,9 +56,11 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
                 continue
             own[number] = len(scope.nodes)
             operands = tuple(own.get(one, one) for one in node.operands)
-            scope.nodes.append(replace(node, name=f"{node.name}.{copy}", operands=operands))
+            name = next(one for k in count(copy) if (one := f"{node.name}.{k}") not in names)
+            names.add(name)
+            scope.nodes.append(replace(node, name=name, operands=operands))
             if node.name in scope.splits:
-                scope.splits[f"{node.name}.{copy}"] = scope.splits[node.name]
+                scope.splits[name] = scope.splits[node.name]
         last = own
     for name, number in scope.numbers.items():
         if number != into:

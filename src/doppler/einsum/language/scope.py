@@ -76,7 +76,7 @@ def check_letters(source: Source, indices: Sequence[Token]) -> None:
         InputError: names the index.
     """
     for place, index in enumerate(indices):
-        if len(index) != 1:
+        if len(index) != 1 or not index.isalpha():
             raise source.fault(index, f"index '{index}' must be one letter")
         if index in indices[:place]:
             raise source.fault(index, f"index '{index}' appears twice")
@@ -139,9 +139,11 @@ class Constants:
             InputError: the function is not defined for these arguments.
         """
         try:
-            return _EVALUATE[function.name](*arguments)
+            value = _EVALUATE[function.name](*arguments)
+            float(value)  # refuses whole numbers that are too large for one
+            return value
         except (ArithmeticError, ValueError):
-            shown = listed(map(str, arguments))
+            shown = listed(f"{one!s:.20}" for one in arguments)
             raise self.source.fault(
                 function.place, f"'{function.place}' of {shown} has no value"
             ) from None

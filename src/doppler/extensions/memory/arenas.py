@@ -397,6 +397,11 @@ class ThreadsWithPlans:
         """Name of the system without plans."""
         return Threads.name
 
+    @property
+    def memory_mode(self) -> Any:
+        """How placements are planned."""
+        return self._planning.memory_mode
+
     def with_noise(self, noise: float) -> Self:
         """Return this system: measurements have noise of their own (see `system.System`).
 
