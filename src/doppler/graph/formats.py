@@ -157,7 +157,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def save_json(graph: DataflowGraph, path: str | Path) -> None:
-    """Write the JSON format, which keeps everything.
+    """Write the JSON format, which keeps everything but `DataflowGraph.notes`.
 
     Args:
         graph: to write.

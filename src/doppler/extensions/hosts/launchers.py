@@ -85,7 +85,7 @@ class Door:
         try:
             self._socket = socket.create_server((address, 0))
         except OSError as error:
-            raise InputError(f"executor.address: {address}: {error.strerror or error}") from None
+            raise InputError(f"system.address: {address}: {error.strerror or error}") from None
         self.secret = secret
         self.address, self.port = self._socket.getsockname()[:2]
         self._came: queue.SimpleQueue[tuple[Wire, dict[str, Any]]] = queue.SimpleQueue()

@@ -56,7 +56,7 @@ class RayLauncher:
         ray = connected(_ASKED_BY)
         if is_elsewhere(ray) and _is_loopback(self.address):
             raise InputError(
-                "executor.address: the other machines of the Ray cluster cannot reach "
+                "system.address: the other machines of the Ray cluster cannot reach "
                 f"{self.address}: use another address of this machine"
             )
         return RayAgents(self.address, _places(ray, num, self.cores, self.gpus), ray)

@@ -234,7 +234,7 @@ class Emulated(_OnHosts):
         host_D = np.array(cluster.hosts or (0,) * cluster.num_devices)
         if self.slow_host is not None and self.slow_host >= cluster.num_hosts:
             raise InputError(
-                f"executor.slow_host: {self.slow_host}, but cluster {cluster.name!r} has "
+                f"system.slow_host: {self.slow_host}, but cluster {cluster.name!r} has "
                 f"{cluster.num_hosts} hosts, numbered from 0"
             )
         return np.where(host_D == self.slow_host, 1.0 + self.slower, 1.0)
