@@ -359,5 +359,5 @@ def test_hosts_that_are_emulated_keep_links_and_interfaces():
     took, usual = (one.op_finish_s - one.op_start_s for one in (slow, trace))
     factor = np.where(placement.device < 8, 1.0, 2.0)
     np.testing.assert_allclose(took, usual * factor, rtol=1e-6)
-    with pytest.raises(InputError, match=r"executor\.slow_host: 2, but cluster"):
+    with pytest.raises(InputError, match=r"system\.slow_host: 2, but cluster"):
         Emulated(slow_host=2).open(of)
