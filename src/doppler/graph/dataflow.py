@@ -213,7 +213,7 @@ class Inputs:
         Args:
             names: [I] of the inputs.
             bytes: [I] sizes.
-            consumers: [I] ops that read each input; one that is named twice reads it once.
+            consumers: [I] ops that read each input.
             node: [I]; -1 unless given.
             block: [I]; numbered from 0 unless given.
             boxes: [I] or empty.
@@ -224,7 +224,7 @@ class Inputs:
             node=_frozen(np.full(num, -1) if node is None else node, np.int64),
             block=_frozen(np.arange(num) if block is None else block, np.int64),
             bytes=_frozen(bytes, np.float64),
-            consumers=tuple(tuple(dict.fromkeys(int(v) for v in ops)) for ops in consumers),
+            consumers=tuple(tuple(int(v) for v in ops) for ops in consumers),
             boxes=tuple(boxes),
         )
 

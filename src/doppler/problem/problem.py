@@ -229,8 +229,10 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
     need_V = arrays.sink_bytes.copy()
     np.add.at(need_V, arrays.region_src, arrays.region_bytes)
     np.add.at(need_V, graph.edges.dst, graph.edges.bytes)
-    of_consumer = np.repeat(arrays.input_bytes, np.diff(arrays.input_ptr))
-    np.add.at(need_V, arrays.input_consumers, of_consumer)
+    # An op that is named twice among the consumers of an input holds it once.
+    input_N = np.repeat(np.arange(len(arrays.input_bytes)), np.diff(arrays.input_ptr))
+    reader_M, input_M = np.unique(np.stack([arrays.input_consumers, input_N]), axis=1)
+    np.add.at(need_V, reader_M, arrays.input_bytes[input_M])
     room_V = np.where(np.isfinite(arrays.op_seconds), arrays.memory_bytes, 0.0).max(axis=1)
     bad = np.flatnonzero(need_V > room_V)
     if len(bad):
@@ -243,7 +245,6 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
     if len(arrays.members) == 0:
         return
     # The inputs of a group stay on its device together.
-    input_N = np.repeat(np.arange(len(arrays.input_bytes)), np.diff(arrays.input_ptr))
     root_M, input_M = np.unique(np.stack([arrays.group[arrays.input_consumers], input_N]), axis=1)
     held_V = np.bincount(root_M, arrays.input_bytes[input_M], graph.num_ops)
     bad = np.flatnonzero(held_V > room_V)
