@@ -151,7 +151,7 @@ METHODS = (PROJECT / "docs/methods.md").read_text()
     "command, rows",
     list(
         zip(
-            re.findall(r"^ {4}doppler (run .*)$", METHODS, re.M),
+            re.findall(r"^ {4}doppler (run (?!.* -m ).*)$", METHODS, re.M),
             (
                 ["lucky"],
                 ["linear imitation", "linear trained", "lucky"],

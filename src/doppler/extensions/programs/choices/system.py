@@ -176,7 +176,11 @@ def _columns_of(cluster: Cluster, most: int) -> Cluster:
     bytes_per_s[same], latency_s[same] = np.inf, 0.0
     return Cluster(
         name=cluster.name,
-        devices=cluster.devices * most,
+        devices=tuple(
+            replace(device, name=f"{device.name}/{k}") if k else device
+            for k in range(most)
+            for device in cluster.devices
+        ),
         bytes_per_s=bytes_per_s,
         latency_s=latency_s,
     )
