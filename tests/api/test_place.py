@@ -463,3 +463,8 @@ def test_an_interrupted_search_returns_the_best_so_far():
 def test_what_means_nothing_for_a_graph_is_refused(given, said):
     with pytest.raises(InputError, match=said):
         doppler.place(graph_of([1.0]), cluster="p100x4", evaluations=1, **given)
+
+
+def test_a_makespan_far_above_that_of_one_device_is_told(tmp_path):
+    placed = doppler.place(graph_of([1.0]), cluster="p100x4", evaluations=1)
+    assert "inf times slower" in str(replace(placed, makespan_s=1e12, single_device_s=1e-9))
