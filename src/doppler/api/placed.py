@@ -433,7 +433,4 @@ def _compared(speed_up: float) -> str:
     if speed_up >= 1.0:
         return f"{speed_up:.2f} times faster"
     slower = 1.0 / speed_up if speed_up > 0.0 else float("inf")
-    return (
-        f"{slower:.2f} times slower: use one device, as method=auto with "
-        "decomposition=auto does"
-    )
+    return f"{slower:.2f} times slower: use one device, as method=auto with decomposition=auto does"
