@@ -457,7 +457,10 @@ def test_an_interrupted_search_returns_the_best_so_far():
         ({"example_inputs": "p100x4"}, "example_inputs: .*; cluster='p100x4' chooses the machine"),
         ({"example_kwargs": {}}, "example_kwargs: is for torch modules, and a graph was given"),
         ({"training": True}, "training: is for torch modules"),
-        ({"decomposition": "published"}, "decomposition: is for torch modules"),
+        (
+            {"decomposition": "published"},
+            "decomposition: is for torch modules, and a graph was given$",
+        ),
     ],
 )
 def test_what_means_nothing_for_a_graph_is_refused(given, said):

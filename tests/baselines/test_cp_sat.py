@@ -327,16 +327,22 @@ def test_settings_that_mean_nothing_are_refused(key):
 
 
 def test_where_nothing_that_fits_is_as_short_as_the_hint_there_is_no_solution():
-    """Both results are held until op 2 ends, so on device 0 op 1 may start only after that."""
+    """Ops 0 and 3 make 6 bytes each for a device of 10, so one of two chains has to wait."""
     graph = graph_of(
-        [1.0, 1.0, 1.0, 1.0],
-        [(0, 2, 6.0), (1, 3, 6.0)],
-        output_bytes=[6.0, 6.0, 0.0, 0.0],
+        [0.0] * 6,
+        [(0, 2, 6.0), (1, 2, 1.0), (3, 5, 6.0), (3, 4, 1.0, 1), (4, 5, 1.0)],
+        output_bytes=[6.0, 1.0, 1.0, 6.0, 1.0, 1.0],
     )
-    ops = replace(graph.ops, pinned=np.zeros(4, np.int64))
-    problem = build(replace(graph, ops=ops), cluster_of([1.0], memory_bytes=10.0))
+    ops = replace(graph.ops, pinned=np.array([0, 1, 0, 0, 1, 0]))
+    given = GivenCosts.make(
+        op_seconds=[1.0, 10.0, 1.0, 1.0, 10.0, 1.0],
+        transfer_seconds=[1e-3] * 5,
+        counts_memory=True,
+    )
+    cluster = cluster_of([1.0, 1.0], memory_bytes=10.0)
+    problem = build(replace(graph, ops=ops, given_costs=given), cluster)
     with WorkConserving().open(problem) as session:
         found = CPSAT(deterministic_time=2.0, seconds=10.0, workers=1).place(
             session, np.random.default_rng(0)
         )
-    assert found.placement.device.tolist() == [0] * 4
+    assert found.makespan_s == np.inf and found.lower_bound_s == 0.0

@@ -75,6 +75,5 @@ def test_what_cannot_be_repeated(statement, message):
 
 def test_copies_of_a_second_repetition_have_names_of_their_own():
     twice = TEXT.replace("repeat layers: x = y", "repeat 2: x = y\nrepeat 2: shift = turned")
-    twice = twice.replace("turned[j] = exp(shift[j])", "turned[j] = exp(shift[j])")
     names = [node.name for node in parse_program(twice).nodes]
     assert len(names) == len(set(names)) and "turned.2" in names

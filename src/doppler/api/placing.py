@@ -250,9 +250,10 @@ def _check_of_modules(
         "training": training or None,
         "decomposition": None if decomposition == "auto" else decomposition,
     }
+    hint = f"; cluster={example_inputs!r} chooses the machine"
     for name, value in given.items():
         if value is not None:
-            told = f"; cluster={value!r} chooses the machine" if isinstance(value, str) else ""
+            told = hint if value is example_inputs and isinstance(value, str) else ""
             raise InputError(f"{name}: is for torch modules, and a graph was given{told}")
 
 

@@ -48,8 +48,8 @@ H100 = Device(
 # Rates of f32 products without TF32, which is torch's default (data sheets).
 _WITHOUT_TF32 = {"a100": 19.5e12, "h100": 67e12, "h200": 67e12}
 
-# Measured on an H100: square products of f32, TF32, f16 and f64, sums and
-# products of elements, 64 to 8192 rows. Other devices are assumed to reach the same shares.
+# Measured on an H100: square products of f32, TF32, f16 and f64, sums and products of elements, 64
+# to 8192 rows. Other devices are assumed to reach the same shares.
 MEASURED = Efficiency(compute=0.78, memory=0.9, half_flops=2e8, half_bytes=1.2e7)
 
 # NVIDIA H200 (SXM): an H100 with more and faster memory (data sheet).

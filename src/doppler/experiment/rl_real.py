@@ -208,7 +208,7 @@ class RealReinforcement(Stage):
         return summary
 
     def _choose(self, run: Run, learned: Learned, rng: np.random.Generator) -> tuple[str, int]:
-        """Execute the candidates in turns; return the fastest one's name, and how often one ran.
+        """Execute the candidates in turns; return the fastest one's name and the executions made.
 
         The choice is saved, so that an interrupted run goes on with the same number of evaluations.
         """

@@ -68,7 +68,7 @@ class StepwiseDualPolicy(DualPolicy):
     step; Placeto (Addanki et al. 2019) encodes at every step.
     """
 
-    network_prefixes = ()  # one rate for all was best on held-out problems
+    network_prefixes = ()  # a lower rate for its network was no better
     most_steps = sys.maxsize
 
     def __init__(self, *, hidden: Width, rounds: DepthOrNone, **options: Unpack[_Options]) -> None:

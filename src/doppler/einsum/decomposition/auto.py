@@ -96,19 +96,20 @@ class Auto:
         """
         short = shorten(program)
         refused: list[InputError] = []
+        num_tried = 0
         ways = [partial(_placed_alike, short, self.cluster)]
         if short.missing_inputs:
             ways.append(partial(build, cluster=self._room_left(short)))
         for proposals in (self._proposals(short.program, parts), self._fine(short.program)):
             for build_short in ways:
                 judged = self._judged(short.program, build_short, proposals, until_s, refused)
+                num_tried += len(judged)
                 if any(seconds < math.inf for seconds, _, _ in judged):
                     splits = short.splits_of_all(_best(judged))
                     return Choice(splits=splits, tried=len(judged), num=len(proposals))
         told = f"decomposition=auto: no splits of {program.name!r} that were tried"
-        reasons = [str(one) for one in refused if "bytes" not in str(one)]
-        if refused and len(reasons) == len(refused):  # memory is not the matter
-            raise InputError(f"{told} run on {self.cluster.name!r}: {reasons[0]}")
+        if len(refused) == num_tried:
+            raise InputError(f"{told} run on {self.cluster.name!r}: {refused[0]}")
         raise InputError(f"{told} fit in the memory of {self.cluster.name!r}")
 
     def _room_left(self, short: Shortened) -> Cluster:

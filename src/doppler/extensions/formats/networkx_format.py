@@ -67,7 +67,8 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
     Attributes are those that `to_networkx` writes; missing ones are 0 or have a default. The keys
     of parallel edges are region labels; keys that are not integers are numbered. Given costs are
     read if every node and edge has ``given_seconds``. For a graph with ``counts_memory``, which
-    `to_networkx` writes, those of all nodes or of all edges are enough.
+    `to_networkx` writes, those of all nodes or of all edges are enough. In a graph without parallel
+    edges, what an op sends in one size is one region.
 
     Args:
         graph: to convert.

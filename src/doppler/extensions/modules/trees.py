@@ -115,7 +115,9 @@ class Flat:
         num = len(self.tensors)
         tree = self._branch(one)
         self._above.discard(id(one))
-        is_container = type(one) is dict or isinstance(one, tuple | list | deque)
+        # A subclass of a container may be made in a way of its own; a named tuple is not.
+        kinds = (tuple, list, dict, torch.Size)
+        is_container = type(one) in kinds or hasattr(type(one), "_make")
         return tree if is_container or len(self.tensors) > num else Constant(one)
 
     def _branch(self, one: Any) -> Tree:
@@ -269,12 +271,15 @@ def _alike(one: Any, other: Any, above: tuple[int, ...] = ()) -> bool:
         return np.array_equal(one, other)
     if isinstance(one, PLAIN):
         return one == other or one != one
-    attributes = _attributes(one)
-    if attributes and not callable(one) and not isinstance(one, Enum | dict | set | frozenset):
-        others, above = _attributes(other), (*above, id(one))
-        return attributes.keys() == others.keys() and all(
+    attributes, others = _attributes(one), _attributes(other)
+    if attributes and not callable(one) and not isinstance(one, Enum):
+        above = (*above, id(one))
+        if attributes.keys() != others.keys() or not all(
             _alike(value, others[key], above) for key, value in attributes.items()
-        )
+        ):
+            return False
+        if not isinstance(one, tuple | list | deque | dict | set | frozenset):
+            return True
     try:
         return bool(one == other)
     except (TypeError, ValueError, RuntimeError):

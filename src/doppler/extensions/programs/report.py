@@ -28,10 +28,7 @@ def stream_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
     if not runs:
         return []
     rows = [_row(run) for run in runs]
-    # Workloads of one name may have other outcomes, modules or files.
-    texts = differences([run.config.get("workload") or {} for run in runs])
-    for row, text in zip(rows, texts, strict=True):
-        row["workload"] += f", {text}" if text else ""
+    _tell_apart(rows, runs)
     cells = [
         {
             **dict(zip(_KEYS, map(str, keys if isinstance(keys, tuple) else (keys,)), strict=True)),
@@ -43,6 +40,15 @@ def stream_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
         for keys, group in pd.DataFrame(rows).groupby(list(_KEYS))
     ]
     return [TextTable(title="Streams", note=_NOTE, cells=pd.DataFrame(cells))]
+
+
+def _tell_apart(rows: Sequence[dict[str, Any]], runs: Sequence[FinishedRun]) -> None:
+    """Add to the names of workloads the settings in which those of one name differ."""
+    for name in {row["workload"] for row in rows}:
+        same = [i for i, row in enumerate(rows) if row["workload"] == name]
+        texts = differences([runs[i].config.get("workload") or {} for i in same])
+        for i, text in zip(same, texts, strict=True):
+            rows[i]["workload"] = f"{name}, {text}" if text else name
 
 
 def _row(run: FinishedRun) -> dict[str, Any]:
