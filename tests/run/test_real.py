@@ -9,7 +9,8 @@ import pytest
 import torch
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.experiment.policy_training import clipped_as
+from doppler.experiment import train
+from doppler.experiment.policy_training import clipped_as, fit_in_run
 from doppler.experiment.rl_real import _algorithm
 from doppler.policies.weights import load_checkpoint
 from doppler.problem.costs import load_all
@@ -296,6 +297,19 @@ def test_stage_three_runs_without_the_stages_before(run, tmp_path, method, name,
     names = [row.method for row in read_results(directory / "results.csv")]
     own = [each for each in names if each.startswith("doppler")]
     assert own == [name, f"{name} greedy"], "nothing was executed before"
+
+
+def test_stage_three_draws_other_numbers_than_stage_two(run, monkeypatch):
+    drawn = {}
+
+    def noted(this_run, module, **more):
+        drawn[module.title] = module.rng.bit_generator.state["state"]["state"]
+        return fit_in_run(this_run, module, **more)
+
+    monkeypatch.setattr(train, "fit_in_run", noted)
+    run(*REAL, *STAND_IN)
+    assert {"stage II, simulated", "stage III, measured"} <= set(drawn)
+    assert drawn["stage II, simulated"] != drawn["stage III, measured"]
 
 
 def test_stage_three_begins_with_weights_that_are_no_runs(run):

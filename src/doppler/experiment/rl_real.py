@@ -283,6 +283,7 @@ class RealReinforcement(Stage):
             algorithm=_algorithm(spec.cfg),
             budget=_real_budget(spec),
             init_from=init_from,
+            stream=" measured",
         )
         with run.open() as session:
             module = learner.train(run, session)

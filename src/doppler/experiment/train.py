@@ -141,12 +141,15 @@ class Learner:
         algorithm: the key ``algorithm`` of the configuration.
         budget: executions that training and search share.
         init_from: a checkpoint; None: the initial weights of the seed.
+        stream: ends the names of the random streams. Stage III has its own, or it would draw what
+            stage II has drawn.
     """
 
     title: str
     algorithm: DictConfig
     budget: LearningBudget
     init_from: str | Path | None
+    stream: str = ""
 
     def train(self, run: Run, session: Session) -> Reinforcement:
         """Train with REINFORCE on the run's problem; write best.ckpt and last.ckpt.
@@ -191,6 +194,7 @@ class Learner:
             title=self.title,
             on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
             inherited=inherited,
+            stream=self.stream,
         )
         module.namespace = run.namespace
         fit_in_run(run, module, algorithm=self.algorithm)
@@ -264,7 +268,7 @@ class Learner:
                 # These weights were not changed, so their greedy placement is already known.
                 steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
             with waiting(run.say, f"searching from there, {num:,} evaluations"):
-                rng = seeded_generator(spec.seed, "inference")
+                rng = seeded_generator(spec.seed, f"inference{self.stream}")
                 search(steps, evaluator, Budget(evaluations=num), rng)
             module.elapsed_s += time.perf_counter() - begin
             module.is_searched = True

@@ -128,6 +128,7 @@ class Reinforcement(EpisodeTraining):
         on_best: called while the weights are those of the best trial so far.
         inherited: effort that made the initial weights.
         spread: runs episodes and gradients in other processes; None: in this one.
+        stream: ends the name of the random stream, for trainings that share a seed.
 
     Attributes:
         trained: what training alone found on its first problem, and its effort; None until the
@@ -161,6 +162,7 @@ class Reinforcement(EpisodeTraining):
         on_best: Callable[[], None],
         inherited: Effort = NO_EFFORT,
         spread: Spread | None = None,
+        stream: str = "",
     ) -> None:
         super().__init__()
         check("updates", Natural, num_updates)
@@ -181,7 +183,7 @@ class Reinforcement(EpisodeTraining):
         self.on_best = on_best
         self.spread = spread
         self.namespace = "stage_2"
-        self.rng = seeded_generator(seed, "reinforcement")
+        self.rng = seeded_generator(seed, f"reinforcement{stream}")
         self.score: Score | None = None
         self.trained: tuple[ScoredPlacement, Effort] | None = None
         self.settling_s = 0.0
