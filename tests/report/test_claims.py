@@ -154,7 +154,7 @@ POLICIES = ["doppler", "doppler_sel_only", "doppler_plc_only"]
 TABLES = {
     "ablation/policies": (5, [f"{name} greedy" for name in POLICIES], 2),
     "ablation/stages": (6, ["doppler greedy", "doppler_stage_two greedy", "doppler imitation"], 2),
-    "ablation/message_passing": (7, ["doppler greedy", "doppler_per_step greedy"], 1),
+    "ablation/message_passing": (7, ["doppler_per_episode greedy", "doppler_per_step greedy"], 1),
     "main_8dev": (9, ["doppler greedy", "gdp greedy", "critical_path"], 1),
     "transfer": (10, ["doppler_few_shot greedy", "etf"], 1),
     "transfer_machines": (10, ["doppler_few_shot_machine greedy", "etf"], 1),

@@ -9,12 +9,13 @@ import numpy as np
 from results import ROW, leave_run
 from rich.console import Console
 
+from doppler.report.aggregate import frame_of, summarise
 from doppler.report.finished import FinishedRun, find_runs, read_run
 from doppler.report.page import write_report
 from doppler.report.paired import PairedRatio, write_paired
 from doppler.report.rows import ResultRow, read_results, write_results
 from doppler.report.run_table import print_results
-from doppler.report.tables import fidelity_tables, turns_tables
+from doppler.report.tables import fidelity_tables, method_labels, turns_tables
 
 WHERE = {"workload": "ffnn", "cluster": "host", "num_devices": 2}
 HEAD = {"versions": {"torch": "2"}, "git_commit": None, "host": {"cpus": 2}}
@@ -82,6 +83,26 @@ def test_ratios_of_other_settings_budgets_or_rules_are_not_averaged(tmp_path):
     assert list(zip(fifo.cells["method"], fifo.cells["n"], strict=True)) == [
         ("doppler / heft", "1")
     ]
+
+
+def test_seeds_of_one_budget_are_one_row_though_each_executed_another_number(tmp_path):
+    rows = [
+        [replace(ROW, seed=seed, evaluations=used, budget=1250, system_kind="measured")]
+        for seed, used in enumerate((1330, 1371))
+    ]
+    rows.append([replace(rows[0][0], evaluations=1098, budget=1016)])
+    runs = [
+        paired_run(tmp_path / f"{number}", 0.9, 0.88, 0.92, one) for number, one in enumerate(rows)
+    ]
+    table = summarise(frame_of(runs))
+    assert sorted(zip(table["budget"], table["seeds"], table["evaluations"], strict=True)) == [
+        (1016, 1, 1098),
+        (1250, 2, 1350),
+    ]
+    assert sorted(method_labels(table)) == ["doppler, 1,016", "doppler, 1,250"]
+    (turns,) = turns_tables(runs, {ROW.problem: "ffnn"})
+    told = dict(zip(turns.cells["method"], turns.cells["n"], strict=True))
+    assert told == {"doppler, 1,250 / heft": "2", "doppler, 1,016 / heft": "1"}
 
 
 def test_a_calibration_alone_is_a_report(tmp_path):

@@ -299,6 +299,17 @@ def test_stage_three_runs_without_the_stages_before(run, tmp_path, method, name,
     assert own == [name, f"{name} greedy"], "nothing was executed before"
 
 
+def test_rows_say_what_was_allowed_however_many_executions_that_took(run, tmp_path):
+    run(*REAL, *STAND_IN)
+    directory = only(tmp_path.glob("rl_real/*/*/doppler/seed=0-*"))
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    before = rows["doppler stage II"]
+    assert before.budget == 0, "as many as it used"
+    assert rows["doppler"].budget == rows["doppler greedy"].budget == before.evaluations + 80
+    assert rows["doppler"].evaluations > rows["doppler"].budget, "choosing executes too"
+    assert rows["estimates_then_anneal measured"].budget == 80
+
+
 def test_stage_three_draws_other_numbers_than_stage_two(run, monkeypatch):
     drawn = {}
 

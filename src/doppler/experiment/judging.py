@@ -31,6 +31,8 @@ class Method:
         wall_s: its wall seconds without compilation.
         lower_bound_s: a bound that the method proved; None if it proves none.
         source: which step found the placement, if the search has several.
+        budget: executions that were allowed, if the number that it used depends on measurements;
+            else 0.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Method:
     wall_s: float
     lower_bound_s: float | None = None
     source: str = ""
+    budget: int = 0
 
 
 def nominal_s(spec: Specification, placement: Placement) -> float:
@@ -111,6 +114,7 @@ def _row(
         uses_order=method.uses_order and honours_order(spec.system.queue),
         seed=spec.seed,
         evaluations=method.evaluations,
+        budget=method.budget,
         wall_s=method.wall_s,
         makespan_s=method.makespan_s,
         jitter_mean_s=float(draws.mean()),

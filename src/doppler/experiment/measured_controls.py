@@ -1,6 +1,7 @@
 """Searches without learning on the real system; finished ones are saved and not repeated."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def search_measured(run: Run, evaluations: int) -> list[Method]:
         run: gives system, problem and configuration.
         evaluations: executions that each search may use.
     """
-    found = []
+    found, allowed = [], int(run.spec.cfg.budget.measured_evaluations)
     for key, settings in as_container(run.spec.cfg.stage.measured).items():
         conf, name = {**settings, "evaluations": evaluations}, f"{key} measured"
         baseline = instantiate(conf, _convert_="all")
@@ -48,7 +49,9 @@ def search_measured(run: Run, evaluations: int) -> list[Method]:
             _keep(path, method)
         else:
             run.say(f"{name}: searched already")
-        found.append(method)
+        # Stage III does not use equally many executions for each seed, and seeds are averaged.
+        nominal = {**settings, "evaluations": allowed}
+        found.append(replace(method, settings=nominal, budget=allowed))
     return found
 
 

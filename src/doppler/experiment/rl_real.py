@@ -360,6 +360,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
         assert found.placement is not None, "candidates are placements"
         is_earlier = label.startswith(f"{name} stage ")
         own = 0 if is_earlier else learned.evaluations
+        allowed = inherited.evaluations + int(spec.cfg.budget.measured_evaluations)
         methods.append(
             Method(
                 name=label,
@@ -369,6 +370,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
                 source=found.source,
                 uses_order=True,
                 evaluations=inherited.evaluations + own,
+                budget=0 if is_earlier else allowed,
                 wall_s=inherited.seconds if is_earlier else module.elapsed_s,
             )
         )

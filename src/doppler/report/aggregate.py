@@ -23,7 +23,7 @@ from doppler.support.errors import InputError
 
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
 COMPARABLE += ["workload", "cluster", "num_devices", "problem"]
-SETTINGS = [*COMPARABLE, "method", "variant", "uses_order", "evaluations"]
+SETTINGS = [*COMPARABLE, "method", "variant", "uses_order", "budget"]
 # Columns of `frame_of` that are the same in all rows of a problem.
 _OF_PROBLEMS = ("problem_settings", "optimum_s", "optimum_is_proven")
 _NAMED = 4  # problems that a sentence on many problems names
@@ -89,16 +89,17 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per combination of SETTINGS, sorted by COMPARABLE and makespan. Besides means it has
-        ``seeds`` (their number), ``spread_s`` (standard deviation over seeds, 0 for one), mean and
-        standard deviation of the logarithm, the largest lower bound known to any run of the same
-        problem and system, the gap to it, the known optimum, ``over_optimum`` (makespan over it,
-        NaN if unknown), ``found_by`` (the steps that found the placements, in words),
-        ``placements`` (a text per seed that identifies its placement) and ``doubt`` (why
-        measurements cannot be trusted).
+        ``seeds`` (their number), ``evaluations`` (their mean), ``spread_s`` (standard deviation
+        over seeds, 0 for one), mean and standard deviation of the logarithm, the largest lower
+        bound known to any run of the same problem and system, the gap to it, the known optimum,
+        ``over_optimum`` (makespan over it, NaN if unknown), ``found_by`` (the steps that found the
+        placements, in words), ``placements`` (a text per seed that identifies its placement) and
+        ``doubt`` (why measurements cannot be trusted).
 
     Raises:
         InputError: two simulated runs of one seed disagree; measured ones may.
     """
+    rows = rows.assign(budget=budgets_of(rows))
     once = rows.drop_duplicates([*SETTINGS, "seed", "makespan_s"])
     again = once.duplicated([*SETTINGS, "seed"]) & (once["system_kind"] == "simulated")
     if again.any():
@@ -120,6 +121,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     means = {name: (name, "mean") for name in ("jitter_mean_s", "jitter_p95_s", "wall_s")}
     table = once.groupby(SETTINGS, sort=False, as_index=False).agg(
         seeds=("seed", "size"),
+        evaluations=("evaluations", lambda numbers: round(numbers.mean())),
         makespan_s=("makespan_s", "mean"),
         spread_s=("makespan_s", "std"),
         log_mean=("log_s", "mean"),
@@ -142,6 +144,15 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     sections = map(section_of, table.itertuples())
     order = map(order_of, table["queue"], table["uses_order"])
     return table.assign(section=list(sections), order=list(order))
+
+
+def budgets_of(rows: pd.DataFrame) -> pd.Series:
+    """Return the executions that each row was allowed.
+
+    Args:
+        rows: as `frame_of` makes them.
+    """
+    return rows["budget"].where(rows["budget"] > 0, rows["evaluations"])
 
 
 def section_of(row: Any) -> str:

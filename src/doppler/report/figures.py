@@ -62,13 +62,13 @@ def save_curves(
 
 def _curves(runs: Sequence[FinishedRun], table: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
     """Learning curves over episodes, by the names of methods in tables."""
-    keys = zip(table["method"], table["variant"], table["evaluations"], strict=True)
+    keys = zip(table["method"], table["variant"], table["budget"], strict=True)
     labels = dict(zip(keys, method_labels(table), strict=True))
     curves: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for run in runs:
         needed, row = ["episodes", *_PANELS], run.rows[0]
         if set(needed) <= set(run.metrics) and len(curve := run.metrics.dropna(subset=needed)):
-            curves[labels[row.method, row.variant, row.evaluations]].append(curve)
+            curves[labels[row.method, row.variant, row.budget or row.evaluations]].append(curve)
     return curves
 
 

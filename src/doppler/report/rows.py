@@ -66,6 +66,8 @@ class ResultRow:
         energy_j: joules of all GPUs for one execution; NaN without GPUs.
         disagreements: of stage III, how many placements that are surely slower or faster the
             simulator ranks the other way, as ``2 of 7``; else empty.
+        budget: executions that were allowed, where their number depends on what was measured; 0:
+            the same as ``evaluations``. Seeds with one budget are averaged.
     """
 
     method: str
@@ -94,6 +96,7 @@ class ResultRow:
     gpu_busy: float = math.nan
     energy_j: float = math.nan
     disagreements: str = ""
+    budget: int = 0
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:

@@ -10,6 +10,7 @@ import pandas as pd
 from doppler.report.aggregate import (
     COMPARABLE,
     SETTINGS,
+    budgets_of,
     leader,
     makespan_text,
     over_controls,
@@ -73,31 +74,33 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
 
 
 def method_labels(rows: pd.DataFrame) -> list[str]:
-    """Return names of methods; equal names are told apart by evaluations or a hash of settings.
+    """Return names of methods; equal names are told apart by budget or a hash of settings.
 
     Args:
         rows: of a summary.
     """
     settings = rows.groupby("method", sort=False)
-    variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
-    pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
-    own_budgets = rows.groupby(["method", "variant"])["evaluations"].nunique()
+    variants, budgets = settings["variant"].nunique(), settings["budget"].nunique()
+    pairs = rows.drop_duplicates(["method", "variant", "budget"])["method"].value_counts()
+    own_budgets = rows.groupby(["method", "variant"])["budget"].nunique()
 
     def label(row) -> str:
         if variants[row.method] == budgets[row.method] == 1:
             return row.method
         if budgets[row.method] == pairs[row.method]:
-            return f"{row.method}, {row.evaluations:,}"
+            return f"{row.method}, {row.budget:,}"
         name = f"{row.method} #{row.variant}"
-        return name if own_budgets[row.method, row.variant] == 1 else f"{name}, {row.evaluations:,}"
+        return name if own_budgets[row.method, row.variant] == 1 else f"{name}, {row.budget:,}"
 
     return [label(row) for row in rows.itertuples()]
 
 
 def _labels_of(runs: Sequence[FinishedRun]) -> dict[tuple[Any, ...], str]:
     """The labels that tables of results have for the rows of some runs, by `_key_of` each row."""
-    rows = [row for run in runs for row in run.rows]
-    once = pd.DataFrame(map(vars, rows), columns=[*SETTINGS]).drop_duplicates()
+    rows = pd.DataFrame([vars(row) for run in runs for row in run.rows])
+    if rows.empty:
+        return {}
+    once = rows.assign(budget=budgets_of(rows))[SETTINGS].drop_duplicates()
     return {
         _key_of(row): label
         for _, group in once.groupby(COMPARABLE, sort=False)
@@ -106,7 +109,8 @@ def _labels_of(runs: Sequence[FinishedRun]) -> dict[tuple[Any, ...], str]:
 
 
 def _key_of(row: Any) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in SETTINGS)
+    settings = {name: getattr(row, name) for name in SETTINGS}
+    return tuple((settings | {"budget": row.budget or row.evaluations}).values())
 
 
 def _details(title: str, rows: pd.DataFrame) -> TextTable:
