@@ -16,7 +16,8 @@ and, without one, unpacked and found by
     PYTHONPATH=packages make gpu
 
 What stages need is compiled first; no clock and no limit of a part counts that. Each part is a
-process of its own with a time limit: one that fails or hangs does not end the others.
+process of its own with a time limit, to which what earlier parts have left of theirs is added: one
+that fails or hangs does not end the others.
 docs/results/gpu.md is written anew whenever a part has ended. With `--runs DIR` it also shows the
 parts that ended there in earlier calls at the same commit, so that two calls can share the work:
 
@@ -33,6 +34,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -47,6 +49,7 @@ from benchmarks.gpu.parts import PARTS, PROJECT, STAGES, Fault, Figure, Part, Se
 PAGE = PROJECT / "docs/results/gpu.md"
 CORES_PATIENCE = 5  # limits are those of a GPU
 COMPILING_S = 240  # what is not compiled by then is compiled by the part that needs it
+ENDING_S = 10  # of a part that has said everything; torch waits for its own processes for minutes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(options.executor, options.small, options.runs)
     if options.part:
         (part,) = (one for one in PARTS if one.name == options.part)
-        return _do(part, settings)
+        return _ended(_do(part, settings))
     if fault := fault_of(options.executor):
         print(f"make gpu: {fault}", file=sys.stderr)
         return 1
@@ -106,13 +109,14 @@ def _run_all(parts: list[Part], settings: Settings, path: Path | None) -> list[O
     if any(set(STAGES) <= set(part.needs) and not _lacks(part, lacking) for part in parts):
         _compile(settings)
     outcomes: list[Outcome] = []
-    begin_s, text = time.monotonic(), ""
+    begin_s, text, limits_s = time.monotonic(), "", 0.0
     for part in parts:
         without = _lacks(part, lacking)
+        limits_s += _limit_s(part, settings)
         outcomes.append(
             Outcome(part, [], f"left out: {', '.join(without)} missing", 0.0)
             if without
-            else _run(part, settings)
+            else _run(part, settings, begin_s + limits_s - time.monotonic())
         )
         _keep(outcomes[-1], settings, about["commit"])
         told = sorted([*earlier, *outcomes], key=lambda one: PARTS.index(one.part))
@@ -182,7 +186,11 @@ def _found(part: Part, settings: Settings) -> list[Figure | Fault]:
     return [Figure(*one) if len(one) == 3 else Fault(*one) for one in map(_loaded, lines) if one]
 
 
-def _run(part: Part, settings: Settings) -> Outcome:
+def _limit_s(part: Part, settings: Settings) -> float:
+    return part.limit_s * (1 if settings.executor == "cuda" else CORES_PATIENCE)
+
+
+def _run(part: Part, settings: Settings, limit_s: float) -> Outcome:
     """A part in a process of its own, which is ended with all that it has started."""
     print(f"\n== {part.name}: {part.title}", flush=True)
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name]
@@ -191,19 +199,17 @@ def _run(part: Part, settings: Settings) -> Outcome:
     for old in (_rows_of(part, settings), _ending_of(part, settings)):
         old.unlink(missing_ok=True)
     begin_s, problem = time.monotonic(), None
-    limit_s = part.limit_s * (1 if settings.executor == "cuda" else CORES_PATIENCE)
     env = _environment(settings)
     process = subprocess.Popen(command, cwd=PROJECT, env=env, start_new_session=True)
     try:
         if code := process.wait(limit_s):
             problem = f"failed (exit code {code})"
     except subprocess.TimeoutExpired:
-        problem = f"stopped after {limit_s} s"
+        problem = f"stopped after {limit_s:.3g} s"
     finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return Outcome(part, _found(part, settings), problem, time.monotonic() - begin_s)
 
 
@@ -232,6 +238,15 @@ def _do(part: Part, settings: Settings) -> int:
             file.write(json.dumps(found) + "\n")
             print(f"{part.name}: {found}")
     return 0 if is_right else 1
+
+
+def _ended(code: int) -> int:
+    """End this process with a code soon, whatever other libraries wait for at its end."""
+    sys.stdout.flush()
+    timer = threading.Timer(ENDING_S, os._exit, [code])
+    timer.daemon = True
+    timer.start()
+    return code
 
 
 def _guarded(part: Part, settings: Settings) -> Iterator[Figure | Fault]:

@@ -204,6 +204,7 @@ def graphs(settings: Settings) -> Findings:
         begin = time.perf_counter()
         captured = Captured(tasks, actions, None)
         yield Figure(kind, "captured, once", (time.perf_counter() - begin) / NUM_OPS * 1e3)
+        yield Figure(kind, "replayed, first time", _replayed_s(captured) * 1e3)
         contestants[kind, "issued ahead"] = partial(_issued_ahead_s, tasks, actions)
         contestants[kind, "issued ahead, by the host's clock"] = partial(
             _all_told_s, tasks, actions

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from doppler.cluster import SharedResource, preset
 from doppler.einsum import FewestElements, load_workload
+from doppler.executor import calibration, demands
 from doppler.executor.calibration import (
     calibrate,
     link_probe,
     probing_placements,
+    run_all,
     serial_placements,
 )
 from doppler.executor.demands import (
@@ -29,6 +32,7 @@ from doppler.simulator import WorkConserving
 
 PROCESSORS = SharedResource(name="processors", devices=(0, 1))
 MEMORY = SharedResource(name="memory", bytes_per_s=1e9, devices=(0, 1))
+COPIED = replace(MEMORY, links=((0, 1), (0, 1), (1, 0), (1, 0)))
 
 
 def problem_with(*shared: SharedResource) -> Problem:
@@ -99,9 +103,41 @@ def test_devices_that_do_not_wait_use_half_at_most():
     assert np.mean([shares.max() for shares in found.values()]) < 0.65
 
 
+class StartedByOne(Cores):
+    """Devices that share nothing but the host, which starts calls, or all of an action at once."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.host = threading.Lock()
+        self.repeated: list[int] = []
+
+    def computing(self, device, action):
+        def act() -> None:
+            with self.host:
+                time.sleep(2e-4)
+
+        return act
+
+    def repeating(self, device, action, num):
+        self.repeated.append(num)
+        return lambda: time.sleep(2e-4 * num)
+
+
+def test_what_the_host_takes_to_start_calls_is_no_demand(monkeypatch):
+    monkeypatch.setattr(demands, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(demands, "_ROWS", 16)
+    devices = StartedByOne()
+    found = measure_demands(devices, problem_with(PROCESSORS, MEMORY))
+    assert np.mean([shares.max() for shares in found.values()]) < 0.65
+    assert max(devices.repeated) > 1, "an action is longer than what it takes to start it"
+    assert [demands._num_calls(s) for s in (1e-5, 1e-4, 1e-2)] == [40, 20, 1]
+
+
 def test_shares_on_cores_are_told_of_kernels_that_are_long_enough():
+    before = torch.get_rng_state()
     found = measure_demands(Cores(2), problem_with(MEMORY), window_s=1e-3)
     assert found
+    assert torch.equal(torch.get_rng_state(), before)
     for shares in found.values():
         assert ((shares >= 0) & (shares <= 1)).all()
 
@@ -131,6 +167,31 @@ def test_kernels_and_links_of_a_machine_that_shares_are_timed_alone():
     assert calibrated.arrays.op_seconds == pytest.approx(problem.arrays.op_seconds)
     # Alone on the switch a transfer moves half of what its link could.
     assert calibrated.arrays.seconds_per_size[0, 1] == pytest.approx(1 / 6e9, rel=1e-6)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_links_within_one_memory_are_probed_with_a_large_block_too(monkeypatch, within):
+    problem, moved = problem_with(PROCESSORS, COPIED if within else MEMORY), []
+
+    def noted(system, probe, placements, seconds):
+        moved.append(sorted(probe.graph.regions.bytes.tolist()))
+        return run_all(system, probe, placements, seconds)
+
+    monkeypatch.setattr(calibration, "run_all", noted)
+    calibrate(WorkConserving(), problem, runs=2, rng=np.random.default_rng(0), links=True)
+    small = moved[1]
+    assert moved[2:] == ([[float(1 << 26)]] if within else [])
+    assert max(small) < 1 << 22
+
+
+def test_a_large_block_is_small_beside_the_memory_of_a_device(monkeypatch):
+    problem = problem_with(PROCESSORS, COPIED)
+    devices = [replace(one, memory_bytes=float(1 << 30)) for one in problem.cluster.devices]
+    problem = build(problem.graph, replace(problem.cluster, devices=tuple(devices)))
+    sizes = []
+    monkeypatch.setattr(calibration, "link_probe", lambda *of: sizes.append(of) or link_probe(*of))
+    calibrate(WorkConserving(), problem, runs=2, rng=np.random.default_rng(0), links=True)
+    assert sizes == [(), ((1 << 24,),)]
 
 
 def test_serial_placements_and_probes_use_one_device_or_link_at_a_time():

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from executions import WORKLOADS, check_runs, check_too_little_memory, graph, ordered_placement
 
 from doppler.cluster import host
-from doppler.executor import Cuda, SynchronousCuda, bandwidth, gpus
+from doppler.cluster.this_machine import shared_by_streams
+from doppler.executor import Cuda, SynchronousCuda, bandwidth, demands, gpus
 from doppler.executor.devices import Cores
 from doppler.executor.gpus import Gpus
 from doppler.problem import build
+from doppler.problem.costs import kernel_key
 from doppler.support.errors import InputError
 from doppler.trace import check
 
@@ -251,6 +254,24 @@ def test_energy_is_told_of_one_execution(made_up, monkeypatch):
         monkeypatch.setattr(session, "_execute", lambda *p: executed.append(1) or execute(*p))
         (found,) = session.use(ordered_placement(problem, 0), 0.05)
     assert found.energy_j == pytest.approx(3.0)
+
+
+def test_demands_are_measured_where_nothing_can_be_captured(made_up, monkeypatch):
+    made_up(1)
+
+    def refuse() -> None:
+        raise RuntimeError("no graphs here")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", refuse)
+    monkeypatch.setattr(demands, "_SHORTEST_S", 0.0)
+    monkeypatch.setattr(demands, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(demands, "_ROWS", 64)
+    machine = host(device_type="cpu", num_devices=2)
+    shared = shared_by_streams(2, 1, machine.devices[0])
+    problem = build(graph("ffnn"), replace(machine, shared=shared))
+    found = demands.measure_demands(Gpus(2), problem, window_s=1e-3)
+    assert set(found) == {kernel_key(kernel) for kernel in problem.graph.ops.kernels}
+    assert all(((shares >= 0) & (shares <= 1)).all() for shares in found.values())
 
 
 class NvmlError(Exception):

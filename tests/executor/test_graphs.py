@@ -1,5 +1,6 @@
 """CUDA graphs on made-up GPUs: what streams are given in a capture is done in replays."""
 
+import gc
 import itertools
 import logging
 import signal
@@ -15,11 +16,12 @@ from test_issuing import Stream, made_up  # noqa: F401
 
 from doppler.cluster import host
 from doppler.executor import Cuda, ExecutionError, graphs, issuing
+from doppler.executor.gpus import Gpus, Part
 from doppler.problem import Placement, build
 from doppler.support.stopping import Stopped
 from doppler.trace import check
 
-CAN_BE_CAPTURED = graphs._can_be_captured
+CAN_BE_CAPTURED, ISSUE = graphs._can_be_captured, Part.issue
 
 
 class Event(test_issuing.Event):
@@ -31,8 +33,15 @@ class Event(test_issuing.Event):
         self.graph: Graph | None = None
 
     def record(self, stream: Stream) -> None:
-        self.graph = Graph.capturing if stream in Graph.captured_streams() else None
+        captured = Graph.captured_streams()
+        self.graph = Graph.capturing if stream in captured else None
+        # torch looks at the current stream, not at this one, to make a node of it.
+        assert self.graph is None or not self.external or Graph.current[-1] in captured
         super().record(stream)
+
+    def query(self) -> bool:
+        assert Graph.capturing is None, "operation not permitted when stream is capturing"
+        return super().query()
 
     def elapsed_time(self, later: "Event") -> float:
         for one in (self, later):
@@ -50,6 +59,8 @@ class GraphStream(Stream):
         assert event.graph is None or not event.external
         if event.graph is not None and event.graph is Graph.capturing:
             event.graph.join(self)
+        is_isolated = self in Graph.captured_streams() and event.graph is not Graph.capturing
+        assert not is_isolated, "dependency created on uncaptured work in another stream"
         super().wait_event(event)
 
     def synchronize(self) -> None:
@@ -64,6 +75,9 @@ class Graph:
     current: "list[Stream]" = []  # noqa: RUF012
     made: "list[Graph]" = []  # noqa: RUF012
     refuses = None  # an action that cannot be captured
+    pools = itertools.count(1)
+    underway: "set[tuple]" = set()  # noqa: RUF012  # what torch's allocator believes
+    in_use: "list[tuple]" = []  # noqa: RUF012  # the pool of each graph that is not gone
 
     def __init__(self) -> None:
         self.lists: dict[Stream, list] = {}
@@ -79,15 +93,22 @@ class Graph:
             assert not stream.todo
             self.lists[stream] = stream.todo = []
 
-    def pool(self) -> str:
-        return "pool"
+    def pool(self) -> tuple:
+        assert self.has_ended
+        return self.own_pool
 
-    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
-        assert Graph.capturing is None and pool in (None, "pool")
+    def capture_begin(self, pool: tuple, capture_error_mode: str) -> None:
+        assert Graph.capturing is None and not Graph.underway
+        assert capture_error_mode == "thread_local"
+        self.own_pool, self.has_ended = pool, False
+        Graph.underway.add(pool)
+        Graph.in_use.append(pool)
         Graph.capturing, self.origin = self, Graph.current[-1]
         self.join(self.origin)
 
     def capture_end(self) -> None:
+        if Graph.current[-1] is not self.origin:
+            raise RuntimeError("Capture must end on the same stream it began on.")
         if Graph.capturing is not self:
             raise RuntimeError("no capture")
         Graph.capturing = None
@@ -99,6 +120,12 @@ class Graph:
                 raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
             if stream is not self.origin and things[-1] not in awaited:
                 raise RuntimeError("capture has unjoined work")
+        Graph.underway.remove(self.own_pool)  # not if it has failed
+        self.has_ended = True
+
+    def __del__(self) -> None:
+        if getattr(self, "has_ended", False) and self.own_pool in Graph.in_use:
+            Graph.in_use.remove(self.own_pool)
 
     def replay(self) -> None:
         assert Graph.current[-1] is self.origin
@@ -113,8 +140,16 @@ class Graph:
 @contextmanager
 def current(stream: Stream):
     Graph.current.append(stream)
-    yield
-    Graph.current.remove(stream)
+    try:
+        yield
+    finally:
+        Graph.current.pop()
+
+
+def end_allocation(gpu: int, pool: tuple) -> None:
+    if pool not in Graph.underway:
+        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+    Graph.underway.remove(pool)
 
 
 @pytest.fixture
@@ -125,6 +160,14 @@ def with_graphs(made_up, monkeypatch):  # noqa: F811
         monkeypatch.setattr(test_issuing, "Event", Event)
         made_up(num)
         Graph.capturing, Graph.current, Graph.made, Graph.refuses = None, [], [], None
+        Graph.underway, Graph.in_use = set(), []
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(Graph.pools)))
+        release = Graph.in_use.remove
+        for name, call in (
+            ("_cuda_endAllocateToPool", end_allocation),
+            ("_cuda_releasePool", lambda gpu, pool: release(pool)),
+        ):
+            monkeypatch.setattr(torch._C, name, call, raising=False)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "Stream", GraphStream)
         monkeypatch.setattr(torch.cuda, "stream", current)
@@ -132,7 +175,8 @@ def with_graphs(made_up, monkeypatch):  # noqa: F811
         monkeypatch.setattr(graphs, "POLL_S", 0.0)
         monkeypatch.setattr(graphs, "_can_be_captured", CAN_BE_CAPTURED)
 
-    return make
+    yield make
+    assert Graph.capturing is None and not Graph.underway, "emptying the cache is an error"
 
 
 @pytest.fixture
@@ -159,8 +203,29 @@ def test_results_and_traces_are_right_in_every_replay(with_graphs, issued):
         placements = [ordered_placement(problem, seed) for seed in range(3)]
         for placement in placements * 3:
             check(session.trace(placement))
-    assert len(issued) == 1, "only the first run of warming up"
-    assert [one.num_replays for one in Graph.made] == [2, 3, 3, 3]
+    assert len(issued) == 1, "only what loads code"
+    assert [one.num_replays for one in Graph.made] == [3, 3, 3, 3]
+
+
+def test_the_first_execution_too_is_a_replay(with_graphs, issued):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    placement = ordered_placement(problem, 0)
+    with Cuda(queue="strict", warm_up=0).open(problem) as session:
+        session.measure(placement.device[None], placement.priority[None], repeats=3)
+    assert len(issued) == 1
+    assert [one.num_replays for one in Graph.made] == [3]
+
+
+def test_code_is_loaded_on_each_gpu_before_a_capture_there(with_graphs, issued):
+    with_graphs(2)
+    problem = strict_problem("ffnn", 4)
+    with Cuda(queue="strict", warm_up=0).open(problem) as session:
+        for device in (0, 2, 1, 3):
+            placement = Placement.make(problem, np.full(problem.num_ops, device))
+            check(session.trace(placement))
+    assert len(issued) == 2
+    assert [one.num_replays for one in Graph.made] == [1, 1, 1, 1]
 
 
 def test_events_that_are_nodes_of_a_graph_are_kept_with_it(with_graphs, monkeypatch):
@@ -177,12 +242,12 @@ def test_events_that_are_nodes_of_a_graph_are_kept_with_it(with_graphs, monkeypa
     problem = strict_problem("ffnn", 2)
     with Cuda(queue="strict", graphs=True, warm_up=1).open(problem) as session:
         session.trace(ordered_placement(problem, 0))
+    assert len(all_captured) == 2
     for captured in all_captured:
         marks = [captured._begin, *(mark for pair in captured._issued.values() for mark in pair)]
         nodes = [one for things in captured._graph.lists.values() for one in things]
         told = {id(one) for one in nodes if isinstance(one, Event) and one.external}
         assert told <= {id(mark.time) for mark in marks} and len(told) > problem.num_ops
-    assert all_captured
 
 
 def test_strict_orders_are_captured_unless_it_is_declined(with_graphs, issued):
@@ -257,7 +322,7 @@ def test_where_events_of_graphs_tell_no_time_all_are_issued(
         Cuda(queue="strict", graphs=True).open(problem) as session,
     ):
         check(session.trace(ordered_placement(problem, 0)))
-    assert len(issued) == 4 and len(caplog.messages) == 1
+    assert len(issued) == 1 + 3 + 1 and len(caplog.messages) == 1
     assert "(not supported)" in caplog.messages[0]
 
 
@@ -284,21 +349,26 @@ def test_a_graph_that_cannot_be_started_ends_graphs_and_says_what_was_measured_w
     ]
 
 
-def test_a_signal_during_a_capture_ends_the_capture_and_the_run(with_graphs, monkeypatch):
+@pytest.mark.parametrize("gives_way", [True, False])
+def test_a_signal_during_a_capture_ends_the_capture_and_the_run(
+    with_graphs, monkeypatch, gives_way
+):
     with_graphs(1)
     problem = strict_problem("ffnn", 2)
-    placement = ordered_placement(problem, 0)
     with Cuda(queue="strict", graphs=True, warm_up=0).open(problem) as session:
-        check(session.trace(placement))
+        check(session.trace(ordered_placement(problem, 0)))
+        placement = ordered_placement(problem, 1)
         part = session._memory._computations[int(placement.device[5])][5].parts[0]
 
-        def signalled() -> None:
+        def signalled(self) -> None:
+            if not gives_way:  # it came before the stream of the task gave way to the capture's
+                Graph.current.append(GraphStream("cuda:0"))
             raise Stopped(signal.SIGTERM, "")
 
-        monkeypatch.setattr(type(part), "issue", lambda self: signalled())
+        monkeypatch.setattr(type(part), "issue", signalled)
         with pytest.raises(Stopped):
             session.trace(placement)
-    assert len(Graph.made) == 1 and Graph.capturing is None
+    assert len(Graph.made) == 2 and Graph.capturing is None
 
 
 def test_of_the_graphs_the_latest_are_kept(with_graphs, monkeypatch):
@@ -309,7 +379,19 @@ def test_of_the_graphs_the_latest_are_kept(with_graphs, monkeypatch):
     with Cuda(queue="strict", graphs=True, warm_up=1).open(problem) as session:
         for placement in (a, b, a, c, a, b):
             session.trace(placement)
-    assert [one.num_replays for one in Graph.made] == [3, 1, 1, 1], "a, b, c, b once more"
+    assert [one.num_replays for one in Graph.made] == [1, 3, 1, 1, 1], "first, a, b, c, b again"
+
+
+def test_large_graphs_are_kept_less_often(with_graphs, monkeypatch):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    a, b = (ordered_placement(problem, seed) for seed in range(2))
+    with Cuda(queue="strict", warm_up=0).open(problem) as session:
+        session.trace(a)
+        monkeypatch.setattr(graphs, "MOST_TASKS", problem.num_ops)  # and there are transfers
+        for placement in (b, b, a):
+            session.trace(placement)
+    assert [one.num_replays for one in Graph.made] == [1, 2, 1], "a, b, a once more"
 
 
 def test_equal_devices_in_another_order_are_another_graph(with_graphs):
@@ -328,7 +410,7 @@ def test_equal_devices_in_another_order_are_another_graph(with_graphs):
         other[other < other[free[-1]]] += 1
         other[free[-1]] = 0
         second = session.trace(Placement.make(problem, device_V, other))
-    assert len(Graph.made) == 2
+    assert len(Graph.made) == 3
     assert np.argmin(first.op_start_s) != np.argmin(second.op_start_s) == free[-1]
 
 
@@ -362,3 +444,55 @@ def test_a_task_that_hangs_or_fails_in_a_replay_is_named(with_graphs, monkeypatc
             stream.todo.clear()
         with pytest.raises(ExecutionError, match=r"RuntimeError: CUDA error: it is broken$"):
             session.trace(placement)
+
+
+def test_a_gpu_that_no_longer_works_is_told_in_one_line(with_graphs, monkeypatch):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    with Cuda(queue="strict").open(problem) as session:
+
+        def broken(gpu: object) -> None:
+            raise RuntimeError("CUDA error: unspecified launch failure\nmore of it")
+
+        monkeypatch.setattr(torch.cuda, "synchronize", broken)
+        told = "^a device does not work: RuntimeError: CUDA error: unspecified launch failure$"
+        with pytest.raises(ExecutionError, match=told):
+            session.trace(ordered_placement(problem, 1))
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_what_is_repeated_is_started_at_once_where_it_can_be_captured(
+    with_graphs, monkeypatch, is_refused
+):
+    with_graphs(1)
+    monkeypatch.setattr(Part, "issue", ISSUE)
+    done: list[int] = []
+
+    def work() -> None:
+        done.append(1)
+
+    def call() -> None:  # as a call of torch
+        started.append(1)
+        Graph.current[-1].todo.append(work)
+
+    devices, started = Gpus(2), []
+    Graph.refuses = work if is_refused else None
+    action = devices.repeating(1, call, 5)
+    assert len(done) == 1, "what loads code"
+    started.clear()
+    for _ in range(3):
+        action()
+    assert len(done) == 1 + 3 * 5
+    assert len(started) == (3 * 5 if is_refused else 0)
+
+
+def test_graphs_that_are_gone_leave_no_memory_in_use(with_graphs):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+        session.trace(ordered_placement(problem, 0))
+        Graph.made.clear()
+        assert len(Graph.in_use) == 2 and len(set(Graph.in_use)) == 1, "they share it"
+        session._ahead.free()
+        gc.collect()  # what is made up refers to itself
+        assert not Graph.in_use

@@ -7,7 +7,7 @@ import pytest
 from tests.problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
-from doppler.cluster import preset
+from doppler.cluster import SharedResource, preset
 from doppler.executor.pace import Pace
 from doppler.graph import synthetic
 from doppler.precompile import _ToldSession
@@ -37,6 +37,28 @@ def test_of_executions_the_median_counts_and_the_unseen_are_worth_a_try():
     ratio_D = fast.applied().arrays.op_seconds[0] / problem.arrays.op_seconds[0]
     np.testing.assert_allclose(ratio_D, 0.5)
     assert pace.applied().graph is problem.graph
+
+
+def test_what_devices_share_is_not_counted_twice():
+    shared = (
+        SharedResource(name="processors", devices=(0, 1)),
+        SharedResource(name="memory", bytes_per_s=5e9, devices=(0, 1), links=((0, 1), (1, 0))),
+    )
+    problem = build(graph_of([10, 30, 20, 20], [(0, 1, 8.0)]), cluster_of([10.0] * 3))
+    problem = build(problem.graph, replace(problem.cluster, shared=shared))
+    placement = Placement.make(problem, np.array([0, 1, 0, 1]))
+    simulator, pace = WorkConserving(contention="shared"), Pace(problem)
+    with simulator.open(problem) as session:
+        trace = session.trace(placement)
+    taken_V = trace.op_finish_s - trace.op_start_s
+    assert (taken_V > 1.2 * problem.arrays.op_seconds[:, 0]).any(), "they wait for each other"
+    pace.note(placement.device, taken_V)
+    pace.note(np.full(4, 2), 3 * problem.arrays.op_seconds[:, 2])
+    with simulator.open(pace.applied()) as session:
+        measured = session.measure(placement.device[None], placement.priority[None])
+    assert measured.seconds[0, 0] == pytest.approx(trace.makespan_s)
+    ratio_D = pace.applied().arrays.op_seconds[0] / problem.arrays.op_seconds[0]
+    np.testing.assert_allclose(ratio_D, [1.0, 1.0, 3.0])
 
 
 class SlowedSession(_ToldSession):

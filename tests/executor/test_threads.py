@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -436,3 +437,11 @@ def test_a_session_that_nobody_closes_ends_with_its_last_reference():
     session = Threads().open(problem("cholesky"))
     assert executor_threads()
     del session
+
+
+def test_a_closed_session_that_is_kept_holds_no_memory():
+    with Threads().open(problem("cholesky")) as session:
+        result = weakref.ref(session._memory.result(0, 0))
+        assert result() is not None
+    assert result() is None
+    assert session.as_executed() is session.problem

@@ -4,6 +4,7 @@ import platform
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
@@ -104,6 +105,19 @@ def test_costs_of_a_simulator_have_a_file_of_their_own(configure):
     ]
     host = platform.node()
     assert paths == [f"{host}.json", f"{host}-work_conserving.json", f"{host}-published.json"]
+
+
+def test_costs_of_ops_that_a_gpu_gets_together_have_a_file_of_their_own(configure, monkeypatch):
+    def name(num_gpus: int, *settings: str) -> str:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+        system = ("system=cuda", "cluster=p100x4", *settings)
+        return costs_path(configure("stage=calibrate", *system)).name
+
+    host = platform.node()
+    assert name(1) == f"{host}.json"
+    assert name(1, "system.queue=strict") == f"{host}-graphs.json"
+    assert name(2, "system.queue=strict") == f"{host}-ahead.json"
+    assert name(1, "system.queue=strict", "system.graphs=false") == f"{host}-ahead.json"
 
 
 @pytest.mark.parametrize(("evaluations", "of_teacher"), [(1001, 500), (2, 1), (1, 1)])

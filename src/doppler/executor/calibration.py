@@ -32,6 +32,9 @@ FloatArray = NDArray[np.float64]
 
 # Sizes in bytes of the transfers that probe a link, from a few numbers to a large block.
 _PROBED_BYTES = (256, 4096, 16384, 65536, 262144, 1048576, 2097152)
+# The size of a further probe for links within one memory: what fits in the cache of a GPU, as 2 MB,
+# is copied about as fast as a few bytes. Also limited to this share of the memory of a device.
+_LARGE_BYTES, _LARGE_SHARE = 1 << 26, 1 / 64
 
 # Measuring all pairs of so many devices takes a minute or two.
 _MAX_DEVICES = 64
@@ -180,6 +183,12 @@ def calibrate(
         return measured
     probe = build(link_probe(), problem.cluster)
     traces = run_all(system, probe, probing_placements(probe, runs, alone=alone), seconds)
+    if any(one.links and one.devices for one in problem.cluster.shared):
+        # By itself: beside kernels of its size it would be slower.
+        room = min(device.memory_bytes for device in problem.cluster.devices) * _LARGE_SHARE
+        size = int(max(min(_LARGE_BYTES, room), _PROBED_BYTES[-1]))
+        large = build(link_probe((size,)), problem.cluster)
+        traces += run_all(system, large, probing_placements(large, runs, alone=True), 0.0)
     latency_s, seconds_per_byte = link_costs(traces)
     return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
@@ -254,10 +263,14 @@ def run_all(
     return traces
 
 
-def link_probe() -> DataflowGraph:
-    """Make a graph that moves blocks of several sizes wherever its placement separates two ops."""
+def link_probe(sizes: Sequence[int] = _PROBED_BYTES) -> DataflowGraph:
+    """Make a graph that moves blocks of some sizes wherever its placement separates two ops.
+
+    Args:
+        sizes: bytes of the blocks.
+    """
     lines = ["program links", ""]
-    for i, size in enumerate(_PROBED_BYTES):
+    for i, size in enumerate(sizes):
         lines += [
             f"input x{i}[{size // 4}] f32",
             f"y{i}[i] = relu(x{i}[i])",
@@ -290,12 +303,12 @@ def link_costs(traces: Sequence[Trace]) -> tuple[FloatArray, FloatArray]:
     """Return latency and seconds per byte [D, D] of links that the traces use; NaN for others.
 
     Args:
-        traces: of `link_probe`.
+        traces: of `link_probe` with any sizes.
     """
     problem = traces[0].problem
     samples: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for trace in traces:
-        bytes_T = problem.graph.regions.bytes[trace.transfer_region]
+        bytes_T = trace.problem.graph.regions.bytes[trace.transfer_region]
         _, seconds_T = occupied_s(trace)
         for s, d, num_bytes, seconds in zip(
             trace.transfer_src, trace.transfer_dst, bytes_T, seconds_T, strict=True

@@ -32,8 +32,9 @@ from doppler.support.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-# Most calls of an action, and its target seconds. A GPU gets all calls before it is waited for.
-_MOST_CALLS, _ACTION_S = 10, 2e-3
+# Most calls of an action, and its target seconds. A GPU gets all calls of an action at once:
+# threads wait for each other to start them one by one, which would pass for sharing.
+_MOST_CALLS, _ACTION_S = 40, 2e-3
 # Number of windows per measurement (the median counts), and seconds of each.
 _WINDOWS, WINDOW_S = 3, 0.02
 # The time of shorter calls is that of issuing them, not of running them.
@@ -187,15 +188,15 @@ class _Runner:
         """Measure a kernel; None if it is too short or fails."""
         try:
             calls = [self._call_of(kernel, d) for d in self.group.members]
-            alone_s = self._seconds(self._action(self.group.members[0], calls[0], 1))
+            alone_s = self._seconds(self.group.members[0], calls[0])
+            if alone_s < _SHORTEST_S:
+                return None
+            actions = [
+                self.devices.repeating(d, call, _num_calls(alone_s))
+                for d, call in zip(self.group.members, calls, strict=True)
+            ]
         except (RuntimeError, IndexError, ValueError, InputError):
             return None
-        if alone_s < _SHORTEST_S:
-            return None
-        num = max(1, min(_MOST_CALLS, int(_ACTION_S / alone_s)))
-        actions = [
-            self._action(d, call, num) for d, call in zip(self.group.members, calls, strict=True)
-        ]
         first, others = actions[0], self.group.members[1:]
         alone = self._rate(first, [])
         beside = {
@@ -216,37 +217,21 @@ class _Runner:
             for shape, dtype in zip(kernel.operand_shapes, kernel.operand_dtypes, strict=True)
         ]
         compute = compile_kernel(kernel, device=place)
-        if place.startswith("cuda"):  # operands were made on another stream than they are read on
-            torch.cuda.synchronize(place)
+        _await(place)
         return lambda: compute(operands)
 
     def _reference(self, name: str, d: int) -> Action:
         if (name, d) not in self._references:
             place = self.devices.place(d)
-            if name == "memory":
-                block = torch.zeros(_BLOCK, device=place)
-                into = torch.zeros(_BLOCK, device=place)
-                made = self._action(d, lambda: into.copy_(block), 1)
-            else:
-                rows = torch.zeros(_ROWS, _ROWS, device=place)
-
-                def multiply() -> None:
-                    rows[:1].zero_()  # cuBLAS warns if a thread's first call is a product
-                    torch.mm(rows, rows)
-
-                made = self._action(d, multiply, 1)
-            self._references[name, d] = made
+            call = _copy(place) if name == "memory" else _multiplication(place)
+            _await(place)
+            num = _num_calls(self._seconds(d, call))
+            self._references[name, d] = self.devices.repeating(d, call, num)
         return self._references[name, d]
 
-    def _action(self, d: int, call: Callable[[], object], num: int) -> Action:
-        def calls() -> None:
-            for _ in range(num):
-                call()
-
-        return self.devices.computing(d, calls)
-
-    def _seconds(self, action: Action) -> float:
-        """How long an action takes alone, measured in its second execution."""
+    def _seconds(self, d: int, call: Callable[[], object]) -> float:
+        """How long one call takes alone, measured in its second execution."""
+        action = self.devices.computing(d, call)
         with torch.inference_mode():
             action()
             begin_s = time.perf_counter()
@@ -281,6 +266,34 @@ class _Runner:
         return num / passed_s
 
 
+def _num_calls(alone_s: float) -> int:
+    """How many calls make an action, by the seconds of one."""
+    return max(1, min(_MOST_CALLS, int(_ACTION_S / alone_s)))
+
+
+def _copy(place: str) -> Callable[[], object]:
+    """What saturates the memory."""
+    block, into = (torch.zeros(_BLOCK, device=place) for _ in range(2))
+    return lambda: into.copy_(block)
+
+
+def _multiplication(place: str) -> Callable[[], object]:
+    """What saturates the processors."""
+    rows = torch.zeros(_ROWS, _ROWS, device=place)
+
+    def multiply() -> None:
+        rows[:1].zero_()  # cuBLAS warns if a thread's first call is a product
+        torch.mm(rows, rows)
+
+    return multiply
+
+
+def _await(place: str) -> None:
+    """Let tensors be ready that were made on another stream than they are read on."""
+    if place.startswith("cuda"):
+        torch.cuda.synchronize(place)
+
+
 def _until(stop: threading.Event, action: Action) -> None:
     torch.set_num_threads(1)
     with torch.inference_mode():
@@ -293,7 +306,9 @@ def _random(shape: Sequence[int], dtype: str, place: str) -> torch.Tensor:
     kind = TORCH_DTYPES[dtype]
     if not (kind.is_floating_point or kind.is_complex):
         return torch.zeros(tuple(shape), dtype=kind, device=place)
-    tensor = torch.rand(tuple(shape), device=place).to(kind)
+    # In torch 2.11 the generator that others use is of no use after a capture that failed.
+    generator = torch.Generator(place).manual_seed(0)
+    tensor = torch.rand(tuple(shape), device=place, generator=generator).to(kind)
     if len(shape) >= 2 and shape[-1] == shape[-2]:
         tensor += shape[-1] * torch.eye(shape[-1], dtype=kind, device=place)
     return tensor

@@ -26,6 +26,12 @@ class Use(NamedTuple):
     energy_j: float | None = None
 
 
+def repeat(action: Action, num: int) -> None:
+    """Do an action so often."""
+    for _ in range(num):
+        action()
+
+
 class Devices(Protocol):
     """The devices of a session, numbered as in its problem.
 
@@ -52,6 +58,13 @@ class Devices(Protocol):
 
     def computing(self, device: int, action: Action) -> Action:
         """Make an action that calls torch on tensors of one device."""
+        ...
+
+    def repeating(self, device: int, action: Action, num: int) -> Action:
+        """Make an action that calls torch as `computing`, so often, at the least cost to the host.
+
+        It may call torch once at once.
+        """
         ...
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
@@ -99,6 +112,10 @@ class Cores:
     def computing(self, device: int, action: Action) -> Action:
         """The calling thread computes."""
         return action
+
+    def repeating(self, device: int, action: Action, num: int) -> Action:
+        """The calling thread computes."""
+        return self.computing(device, partial(repeat, action, num))
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
         """The calling thread copies."""

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 
 from doppler.cluster.nvml import read_machine
-from doppler.executor.devices import Use
+from doppler.executor.captures import capturing
+from doppler.executor.devices import Use, repeat
 from doppler.executor.recording import Action
 from doppler.support.errors import InputError
 
@@ -102,6 +103,16 @@ class Gpus:
     def computing(self, device: int, action: Action) -> StreamAction:
         """On the device's own stream."""
         return StreamAction((Part((self._streams[device],), action),))
+
+    def repeating(self, device: int, action: Action, num: int) -> StreamAction:
+        """As one CUDA graph, which the host starts at once; one by one if that fails."""
+        self.computing(device, action)()  # loads what may not be loaded during a capture
+        try:
+            with capturing(self._streams[device]) as graph:
+                repeat(action, num)
+        except RuntimeError:
+            return self.computing(device, partial(repeat, action, num))
+        return self.computing(device, graph.replay)
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
         """Copy from GPU to GPU, through host memory if direct copies fail their test.

@@ -2,9 +2,9 @@
 
 A replay costs the host one call instead of several per task, and no GPU waits for the host. Every
 placement is captured before its first execution, so that measurements of different placements are
-comparable however often each is executed. Only the first run of a session is issued task by task,
-because it loads code that may not be loaded during a capture. Events that are nodes of the graph
-(`external`) tell when tasks start and finish.
+comparable however often each is executed. The first placement of a session is executed once more
+before, task by task, because that loads code that may not be loaded during a capture. Events that
+are nodes of the graph (`external`) tell when tasks start and finish.
 
 This works on one GPU only, because torch captures the streams of one. Runs on several GPUs, and of
 kernels that cannot be captured, are issued as in issuing.py.
@@ -15,11 +15,11 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 
+from doppler.executor.captures import capturing
 from doppler.executor.gpus import StreamAction
 from doppler.executor.issuing import POLL_S, Mark, Times, issue, issue_all, issue_order, streams_of
 from doppler.executor.tasks import Tasks
@@ -28,6 +28,9 @@ from doppler.executor.workers import TaskError, TaskTimeoutError
 # More than the placements that calibration or stage III compare in a round. With fewer, each
 # execution in a round would be the first one of a new graph.
 MOST_GRAPHS = 96
+# Of all graphs together: a kernel in a graph takes some 10 KB of the GPU's memory. If there is none
+# left, no more graphs can be made.
+MOST_TASKS = 100_000
 
 
 class CaptureError(Exception):
@@ -53,15 +56,8 @@ class Captured:
         self._order = issue_order(tasks)
         self._stream, *others = streams_of(actions)
         torch.cuda.synchronize(self._stream.device)
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            try:
-                self._graph = torch.cuda.CUDAGraph()
-                pool = None if shares is None else shares._graph.pool()
-                # Other threads may use CUDA meanwhile.
-                self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            except RuntimeError as error:
-                raise CaptureError(_line(error)) from None
-            try:
+        try:
+            with capturing(self._stream, None if shares is None else shares._graph) as self._graph:
                 self._begin = _marked(self._stream)
                 for stream in others:
                     stream.wait_event(self._begin.done)
@@ -70,13 +66,13 @@ class Captured:
                     ended = torch.cuda.Event(enable_timing=False)
                     ended.record(stream)
                     self._stream.wait_event(ended)
-                self._graph.capture_end()
-            except BaseException as error:  # a signal too must not leave the capture open
-                with suppress(RuntimeError):  # if it has ended
-                    self._graph.capture_end()
-                if not isinstance(error, RuntimeError | TaskError):
-                    raise
-                raise CaptureError(_line(error.__cause__ or error)) from None
+        except (RuntimeError, TaskError) as error:
+            raise CaptureError(_line(error.__cause__ or error)) from None
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks the graph executes."""
+        return len(self._order)
 
     def replay(self, timeout_s: float) -> Times:
         """Execute the graph and wait for its end.
@@ -149,7 +145,8 @@ class Graphs:
 
     def __init__(self, *, captures: bool) -> None:
         self._kept: OrderedDict[bytes, Captured] = OrderedDict()
-        self._is_loaded, self._is_off, self._has_replayed = False, not captures, False
+        self._loaded: set[Any] = set()  # GPUs
+        self._is_off, self._has_replayed = not captures, False
 
     def run(
         self, known_as: bytes, tasks: Tasks, actions: Sequence[StreamAction], timeout_s: float
@@ -162,25 +159,32 @@ class Graphs:
             actions: for each op and transfer.
             timeout_s: limit for one task.
         """
-        if self._is_loaded and not self._is_off and _can_be_captured(tasks, actions):
-            try:
-                times = self._of(known_as, tasks, actions).replay(timeout_s)
-            except CaptureError as error:
-                self._is_off = True
-                self._kept.clear()
-                logging.getLogger(__name__).warning(
-                    "no CUDA graph of this run (%s): tasks are issued one by one%s",
-                    error,
-                    "; do not compare what follows with earlier executions, which were graphs"
-                    if self._has_replayed
-                    else "",
-                )
-            else:
-                self._has_replayed = True
-                return times
-        times = issue_all(tasks, actions, timeout_s)
-        self._is_loaded |= not math.isnan(max(times.finish_s, default=math.nan))
-        return times
+        if self._is_off or not _can_be_captured(tasks, actions):
+            return issue_all(tasks, actions, timeout_s)
+        gpu = streams_of(actions)[0].device
+        if gpu not in self._loaded:
+            issue_all(tasks, actions, timeout_s)
+            self._loaded.add(gpu)
+        try:
+            times = self._of(known_as, tasks, actions).replay(timeout_s)
+        except CaptureError as error:
+            self._is_off = True
+            self._kept.clear()
+            logging.getLogger(__name__).warning(
+                "no CUDA graph of this run (%s): tasks are issued one by one%s",
+                error,
+                "; do not compare what follows with earlier executions, which were graphs"
+                if self._has_replayed
+                else "",
+            )
+        else:
+            self._has_replayed = True
+            return times
+        return issue_all(tasks, actions, timeout_s)
+
+    def free(self) -> None:
+        """Give the graphs back."""
+        self._kept.clear()
 
     def _of(self, known_as: bytes, tasks: Tasks, actions: Sequence[StreamAction]) -> Captured:
         if known_as in self._kept:
@@ -188,9 +192,13 @@ class Graphs:
         else:
             last = next(reversed(self._kept.values()), None)
             self._kept[known_as] = Captured(tasks, actions, last)
-            if len(self._kept) > MOST_GRAPHS:
+            while len(self._kept) > 1 and self._are_too_many():
                 self._kept.popitem(last=False)
         return self._kept[known_as]
+
+    def _are_too_many(self) -> bool:
+        num_tasks = sum(one.num_tasks for one in self._kept.values())
+        return len(self._kept) > MOST_GRAPHS or num_tasks > MOST_TASKS
 
 
 def _can_be_captured(tasks: Tasks, actions: Sequence[StreamAction]) -> bool:

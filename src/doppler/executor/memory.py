@@ -116,6 +116,12 @@ class Memory:
         for d, results in enumerate(self._results):
             self._on(d, partial(_wipe, results.values()))
 
+    def free(self) -> None:
+        """Give the memory back; nothing can be executed any more."""
+        for of_device in (self._inputs, self._results, self._computations, self._scratch):
+            of_device.clear()
+        self._moves.clear()
+
     def outputs(self, device_V: Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the results of the program after an execution of a placement, by name."""
         outputs = Outputs(self._graph)

@@ -1,6 +1,8 @@
 """How fast devices are, learned from executions so far, for the next simulations.
 
-Costs may be from another day, or from devices that were assumed equal.
+Costs may be from another day, or from devices that were assumed equal. The costs of devices that
+share processors or a memory, such as streams of one GPU, are not changed: in executions their ops
+wait for each other, which simulations add by themselves.
 
 Shape suffixes: V ops, D devices.
 """
@@ -25,6 +27,8 @@ class Pace:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._ratios: list[FloatArray] = []  # [D] per execution, NaN if a device had no op
+        together = [one.devices for one in problem.cluster.shared if len(one.devices) > 1]
+        self._sharing = sorted({d for devices in together for d in devices})
 
     def note(self, device_V: NDArray[np.int64], taken_V: FloatArray) -> None:
         """Record an execution.
@@ -53,6 +57,7 @@ class Pace:
         ratio_D = np.ones(self._problem.num_devices)
         ratio_D[seen_D] = np.nanmedian(used_ND[:, seen_D], axis=0)
         ratio_D[~seen_D] = min(1.0, float(np.median(ratio_D[seen_D])))
+        ratio_D[self._sharing] = 1.0
         arrays = self._problem.arrays
         return replace(
             self._problem, arrays=arrays._replace(op_seconds=arrays.op_seconds * ratio_D)

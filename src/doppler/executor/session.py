@@ -134,6 +134,15 @@ class ExecutorSession:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+        self._free()
+
+    def _free(self) -> None:
+        """Give the memory back: a training keeps its session while others are opened."""
+        if self._workers.is_lost:  # something may still run
+            return
+        if self._ahead is not None:
+            self._ahead.free()
+        self._memory.free()
 
     def measure(
         self,
@@ -325,6 +334,8 @@ class ExecutorSession:
             raise ExecutionError(
                 f"{self._describe(tasks, failure.task)}: still runs after {timeout_s:g} s"
             ) from None
+        except RuntimeError as error:  # a GPU that no longer works says so at any call
+            raise ExecutionError(f"a device does not work: {reason_of(error)}") from None
         finally:
             if collects:
                 gc.enable()

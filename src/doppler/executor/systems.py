@@ -142,6 +142,13 @@ class Cuda(_Executor):
         """Whether executions are replayed as CUDA graphs, if their kernels can be captured."""
         return self.queue == "strict" and self.graphs and torch.cuda.device_count() == 1
 
+    @property
+    def starts(self) -> str | None:
+        """How ops are started, if not one by one: they cost several times less then."""
+        if self.queue != "strict":
+            return None
+        return "graphs" if self.replays_graphs() else "ahead"
+
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
         """Open a session for one problem (see `Threads.open`).
 

@@ -41,8 +41,9 @@ def costs_path(cfg: DictConfig) -> Path:
 
     Args:
         cfg: the configuration. Its key ``costs`` names the file; if it is None, the file is named
-            after this host, after the agents if the system has some, and after a system that only
-            simulates: its costs must not pass for measured ones.
+            after this host, after the agents if the system has some, after the way ops are started
+            if a GPU does not get them one by one, and after a system that only simulates: its costs
+            must not pass for measured ones.
     """
     if cfg.costs is not None:
         return Path(str(cfg.costs))
@@ -53,6 +54,8 @@ def costs_path(cfg: DictConfig) -> Path:
     system: System = instantiate(cfg.system)
     if system.kind != "measured":
         name += f"-{system.name}"
+    if (starts := getattr(system, "starts", None)) is not None:
+        name += f"-{starts}"
     return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 

@@ -105,7 +105,7 @@ def test_the_parts_that_execute_run_on_cores(tmp_path, capfd):
 def test_parts_that_ended_in_an_earlier_call_stay_on_the_page(tmp_path, monkeypatch):
     ran = []
 
-    def ended(part, settings):
+    def ended(part, settings, limit_s):
         ran.append(part.name)
         command._rows_of(part, settings).write_text(json.dumps(["f32 product", "rate", 1.5]) + "\n")
         return Outcome(part, command._found(part, settings), None, 2.0)
@@ -124,7 +124,7 @@ def test_stages_are_compiled_for_before_any_clock_starts(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(command, "_compile", lambda settings: told.append("compile"))
     monkeypatch.setattr(
-        command, "_run", lambda part, settings: told.append(part.name) or Outcome(part, [], None, 1)
+        command, "_run", lambda part, *_: told.append(part.name) or Outcome(part, [], None, 1)
     )
     run(tmp_path, "machine")
     assert told == ["machine"]
@@ -162,11 +162,38 @@ def test_the_configuration_has_all_that_stages_are_told(name, executor, tmp_path
 
 
 def test_a_part_that_hangs_is_ended_and_what_it_found_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "CORES_PATIENCE", 0.01 / BY_NAME["overhead"].limit_s)
     settings = Settings("threads", True, tmp_path)
-    outcome = command._run(BY_NAME["overhead"], settings)
+    outcome = command._run(BY_NAME["overhead"], settings, 0.01)
     assert outcome.problem == "stopped after 0.01 s"
     assert outcome.seconds < 60
+
+
+def test_what_a_part_leaves_of_its_time_is_for_those_after_it(tmp_path, monkeypatch):
+    now_s, limits = [0.0], {}
+    taken_s = {"results": 10.0, "overhead": 1e6, "graphs": 5.0}
+
+    def ended(part, settings, limit_s):
+        limits[part.name] = limit_s
+        now_s[0] += min(taken_s[part.name], limit_s)
+        return Outcome(part, [], None, taken_s[part.name])
+
+    monkeypatch.setattr(command, "_run", ended)
+    monkeypatch.setattr(command.time, "monotonic", lambda: now_s[0])
+    run(tmp_path, *taken_s)
+    own = [command.CORES_PATIENCE * BY_NAME[name].limit_s for name in taken_s]
+    assert [*limits.values()] == [own[0], own[0] - 10.0 + own[1], own[2]]
+
+
+def test_a_part_that_has_told_everything_waits_for_no_other_library():
+    script = (
+        "import atexit, sys, time\n"
+        "from benchmarks.gpu import __main__ as command\n"
+        "atexit.register(time.sleep, 600)\n"
+        "command.ENDING_S = 0.1\n"
+        "sys.exit(command._ended(3))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=120)
+    assert done.returncode == 3
 
 
 def test_what_a_part_finds_is_on_disk_before_it_fails(tmp_path, monkeypatch, capsys):
@@ -256,8 +283,9 @@ def test_graphs_are_held_against_what_is_issued(with_graphs, monkeypatch):  # no
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
     cells = Cells(list(executing.graphs(Settings("cuda", True, None))))
     issued = ["issued ahead", "issued ahead, by the host's clock"]
-    assert cells.columns == ["captured, once", *issued, "replayed", "replayed, by the host's clock"]
-    assert cells.rows == ["wide", "chain"] and len(cells) == 10
+    replayed = ["replayed", "replayed, by the host's clock"]
+    assert cells.columns == ["captured, once", "replayed, first time", *issued, *replayed]
+    assert cells.rows == ["wide", "chain"] and len(cells) == 12
     assert BY_NAME["graphs"].words(cells)
 
 

@@ -121,6 +121,9 @@ class HostsSession(ExecutorSession):
             self.close()
             raise
 
+    def _free(self) -> None:
+        """Nothing: agents do it when the session is closed."""
+
     def _cores(self) -> list[list[str]]:
         """Return the locks of each agent on the cores that it runs on."""
         if self._emulation is not None:
