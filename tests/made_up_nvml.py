@@ -24,6 +24,7 @@ class MadeUpNvml:
 
     levels: nvmlGpuTopologyLevel by pairs of GPUs. links: of each GPU, the number of the GPU on
     which each of its NVLinks ends, -1 a switch. version: of NVLink.
+    bus: MHz and bits of its memory.
     """
 
     name: str
@@ -36,10 +37,12 @@ class MadeUpNvml:
     reasons: int = 1  # idle
     processes: Mapping[int, Sequence[int]] = field(default_factory=dict)
     mig: bool = False
+    bus: tuple[int, int] | None = None
     starts: bool = True
     is_open: bool = False
     energy_mj: int = 0
     NVML_CLOCK_SM: int = 1
+    NVML_CLOCK_MEM: int = 2
 
     def nvmlInit(self) -> None:
         if not self.starts:
@@ -90,7 +93,12 @@ class MadeUpNvml:
         return self._supported(None if self.mig else 1755)
 
     def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
+        if clock == self.NVML_CLOCK_MEM:
+            return self._supported(self.bus)[0]
         return self._supported(None if self.mig else 1980)
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: int) -> int:
+        return self._supported(self.bus)[1]
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return self._supported(None if self.mig else 120_000)
@@ -131,7 +139,9 @@ def _levels(num: int, of: Any) -> dict[tuple[int, int], int]:
 def one_gpu(**changes: Any) -> MadeUpNvml:
     """An H200 by itself."""
     return MadeUpNvml(
-        "NVIDIA H200", 1, **{"memory": (150 * 10**9, 10**9), "pcie": (5, 16)} | changes
+        "NVIDIA H200",
+        1,
+        **{"memory": (150 * 10**9, 10**9), "pcie": (5, 16), "bus": (3201, 6144)} | changes,
     )
 
 
@@ -157,7 +167,7 @@ def eight_by_switches(**changes: Any) -> MadeUpNvml:
 def four_on_pcie(**changes: Any) -> MadeUpNvml:
     """Four L40 without NVLink: 0 and 1, 2 and 3 behind one switch each."""
     levels = _levels(4, lambda a, b: 20 if a // 2 == b // 2 else 40)
-    return MadeUpNvml("NVIDIA L40", 4, **{"levels": levels} | changes)
+    return MadeUpNvml("NVIDIA L40", 4, **{"levels": levels, "bus": (9001, 384)} | changes)
 
 
 def shared_out(**changes: Any) -> MadeUpNvml:

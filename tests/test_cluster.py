@@ -580,12 +580,12 @@ def test_the_first_of_several_hosts_keeps_what_its_devices_share():
 
 
 def test_streams_of_one_gpu_share_its_processors_and_twice_its_memory():
-    shared = shared_by_streams(3, 2, P100)  # devices 0 and 2 are on the first GPU
+    shared = shared_by_streams(3, [P100, P100])  # devices 0 and 2 are on the first GPU
     assert [one.name for one in shared] == ["processors of GPU 0", "memory of GPU 0"]
     assert all(one.devices == (0, 2) for one in shared)
     assert shared[1].links == ((0, 2), (0, 2), (2, 0), (2, 0))
     assert shared[1].bytes_per_s == P100.memory_bytes_per_s
-    assert shared_by_streams(2, 2, P100) == ()
+    assert shared_by_streams(2, [P100, P100]) == ()
 
 
 @pytest.mark.parametrize(

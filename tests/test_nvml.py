@@ -47,8 +47,8 @@ def test_one_gpu_is_read():
     assert (gpu.power_w, gpu.power_limit_w, gpu.energy_j) == (120.0, 700.0, 0.5)
     assert gpu.pcie_bytes_per_s == pytest.approx(63e9, rel=0.01)
     assert facts_of(made_up_nvml.one_gpu()).lines() == [
-        "GPU 0: NVIDIA H200, 150 GB, 1 in use, PCI Express 5 x16 (63 GB/s), 1755 of 1980 MHz, "
-        "120 of 700 W"
+        "GPU 0: NVIDIA H200, 150 GB, 1 in use, its memory 4,917 GB/s, PCI Express 5 x16 (63 GB/s), "
+        "1755 of 1980 MHz, 120 of 700 W"
     ]
 
 
@@ -126,6 +126,28 @@ def test_every_machine_is_a_cluster_that_is_drawn_and_described(host_with, machi
     assert (tmp_path / "cluster.png").stat().st_size > 1000
     lines = describe_cluster(cluster)
     assert any(line.startswith("processors of GPU 0") for line in lines)
+
+
+def test_the_memory_of_a_gpu_is_as_fast_as_nvml_says_whatever_its_name(host_with):
+    cluster = host_with(made_up_nvml.four_on_pcie(), 8)
+    assert cluster.devices[0].memory_bytes_per_s == pytest.approx(864e9, rel=1e-3)  # data sheet
+    assert cluster.bytes_per_s[0, 4] == cluster.devices[0].memory_bytes_per_s / 2
+    memory = {one.name: one.bytes_per_s for one in cluster.shared}["memory of GPU 0"]
+    assert memory == cluster.devices[0].memory_bytes_per_s
+    silent = host_with(made_up_nvml.four_on_pcie(bus=None), 4)
+    assert silent.devices[0].memory_bytes_per_s == 1555e9, "of an A100"
+
+
+def test_gpus_of_several_kinds_have_their_own_speeds_and_memories(host_with, monkeypatch):
+    kinds = [("NVIDIA H100 PCIe", 80 * 10**9), ("Tesla V100-SXM2-16GB", 16 * 10**9)]
+    properties = [SimpleNamespace(name=name, total_memory=total) for name, total in kinds]
+    host_with(made_up_nvml.one_gpu(starts=False), 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
+    h100, v100, again = host(device_type="cuda", num_devices=3).devices
+    assert (h100.memory_bytes, v100.memory_bytes, again.memory_bytes) == (40e9, 16e9, 40e9)
+    assert h100.flop_per_s["f16"] > 5 * v100.flop_per_s["f16"]
+    assert h100.memory_bytes_per_s == again.memory_bytes_per_s > v100.memory_bytes_per_s
 
 
 def test_links_of_the_host_are_as_fast_as_nvml_says(host_with):

@@ -267,7 +267,7 @@ def test_demands_are_measured_where_nothing_can_be_captured(made_up, monkeypatch
     monkeypatch.setattr(demands, "_BLOCK", 1 << 16)
     monkeypatch.setattr(demands, "_ROWS", 64)
     machine = host(device_type="cpu", num_devices=2)
-    shared = shared_by_streams(2, 1, machine.devices[0])
+    shared = shared_by_streams(2, [machine.devices[0]])
     problem = build(graph("ffnn"), replace(machine, shared=shared))
     found = demands.measure_demands(Gpus(2), problem, window_s=1e-3)
     assert set(found) == {kernel_key(kernel) for kernel in problem.graph.ops.kernels}

@@ -45,6 +45,8 @@ class GpuFacts:
         number: in this process.
         name: of the product.
         memory_bytes: size of its memory.
+        memory_bytes_per_s: bandwidth of its memory, from its largest clock and the width of its
+            bus; two transfers a clock, as the CUDA samples (deviceQuery) count.
         used_bytes: memory in use, by all processes.
         pcie: largest generation and width of its PCI Express link.
         nvlink_bytes_per_s: of all its NVLinks to switches together, one direction.
@@ -61,6 +63,7 @@ class GpuFacts:
     number: int
     name: str
     memory_bytes: float | None = None
+    memory_bytes_per_s: float | None = None
     used_bytes: float | None = None
     pcie: tuple[int, int] | None = None
     nvlink_bytes_per_s: float = 0.0
@@ -117,6 +120,8 @@ class MachineFacts:
             if gpu.memory_bytes is not None:
                 used = "" if gpu.used_bytes is None else f", {gpu.used_bytes / 1e9:.3g} in use"
                 told.append(f"{gpu.memory_bytes / 1e9:.4g} GB{used}")
+            if gpu.memory_bytes_per_s is not None:
+                told.append(f"its memory {gpu.memory_bytes_per_s / 1e9:,.0f} GB/s")
             if gpu.pcie is not None and gpu.pcie_bytes_per_s is not None:
                 rate = gpu.pcie_bytes_per_s / 1e9
                 told.append(f"PCI Express {gpu.pcie[0]} x{gpu.pcie[1]} ({rate:.3g} GB/s)")
@@ -230,6 +235,7 @@ def _gpu(nvml: Any, number: int, handle: Any) -> GpuFacts:
         number=number,
         name=_text(_told(nvml.nvmlDeviceGetName, handle) or "unknown"),
         memory_bytes=None if memory is None else float(memory.total),
+        memory_bytes_per_s=_memory_bytes_per_s(nvml, handle),
         used_bytes=None if memory is None else float(memory.used),
         pcie=None if generation is None or width is None else (int(generation), int(width)),
         nvlink_bytes_per_s=_to_switches(nvml, handle),
@@ -242,6 +248,12 @@ def _gpu(nvml: Any, number: int, handle: Any) -> GpuFacts:
         processes=tuple(one.pid for one in running if one.pid != os.getpid()),
         shared_out=bool(mode and mode[0]),
     )
+
+
+def _memory_bytes_per_s(nvml: Any, handle: Any) -> float | None:
+    bits = _told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+    megahertz = _told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+    return 2 * megahertz * 1e6 * bits / 8 if bits and megahertz else None
 
 
 def _level(nvml: Any, a: Any, b: Any) -> str:

@@ -44,8 +44,8 @@ def host(
         name: of the cluster.
         device_type: ``cpu``: devices are cores. ``cuda``: devices are GPUs with the speed of the
             preset that matches their name, else of an A100. With more devices than GPUs, several
-            share one. NVML, if available, reports how they are linked and which links share a
-            switch.
+            share one. NVML, if available, reports the bandwidth of their memory, how they are
+            linked and which links share a switch.
         num_devices: cores or GPUs; at least one.
         memory_bytes: replaces the equal share; one number for all devices or one for each.
         host_bytes_per_s: bandwidth between a device and the memory of the host; by default as
@@ -60,14 +60,16 @@ def host(
     facts = None
     if device_type == "cuda":
         facts = read_machine()
-        device, link = _gpu(name, num_devices, facts)
+        gpus = _gpus(name, num_devices, facts)
+        devices, link = [gpus[d % len(gpus)] for d in range(num_devices)], _links(gpus, facts)
     else:
         share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
-        device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
-    devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
+        devices = [replace(CORE, memory_bytes=share_bytes)] * num_devices
+        gpus, link = [], lambda s, d: THREAD_TO_THREAD
+    devices = [replace(one, name=f"{device_type}:{d}") for d, one in enumerate(devices)]
     together = read_shared(f"cluster {name!r}", shared, num_devices)
     if device_type == "cuda":
-        together += shared_by_streams(num_devices, num_gpus(), device)
+        together += shared_by_streams(num_devices, gpus)
         together += () if facts is None else shared_links(num_devices, facts)
     devices = with_memory(name, devices, memory_bytes)
     way = THREAD_TO_THREAD if device_type == "cpu" else PCIE3
@@ -89,19 +91,16 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def shared_by_streams(
-    num_devices: int, num_gpus: int, device: Device
-) -> tuple[SharedResource, ...]:
+def shared_by_streams(num_devices: int, gpus: Sequence[Device]) -> tuple[SharedResource, ...]:
     """Return what devices that are streams of one GPU share: its processors and its memory.
 
     Args:
         num_devices: device d is on GPU d modulo the number of GPUs.
-        num_gpus: of the machine.
-        device: any of the devices.
+        gpus: of the machine.
     """
     found = []
-    for gpu in range(num_gpus):
-        streams = tuple(range(gpu, num_devices, num_gpus))
+    for gpu, device in enumerate(gpus):
+        streams = tuple(range(gpu, num_devices, len(gpus)))
         if len(streams) < 2:
             continue
         # A copy within a GPU reads its memory and writes to it.
@@ -179,27 +178,34 @@ def pcie_bytes_per_s(facts: MachineFacts, *gpus: int) -> float | None:
     return _REACHED * min(rates) if rates else None
 
 
-def _gpu(
-    name: str, num_devices: int, facts: MachineFacts | None
-) -> tuple[Device, Callable[[int, int], Link]]:
-    """A device with an equal share of the smallest GPU's memory, and the links between devices."""
+def _gpus(name: str, num_devices: int, facts: MachineFacts | None) -> list[Device]:
+    """The GPUs of this machine; each device on a GPU has an equal share of its memory."""
     import torch
 
     num = num_gpus()
     if num == 0:
         raise InputError(f"cluster {name!r}: there is no GPU")
-    properties = [torch.cuda.get_device_properties(i) for i in range(num)]
-    known = (one for one in (P100, V100, H100, H200) if one.name in properties[0].name.lower())
-    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num)
-    device = replace(next(known, A100), memory_bytes=memory_bytes)
+    gpus = []
+    for i in range(num):
+        properties = torch.cuda.get_device_properties(i)
+        known = (one for one in (P100, V100, H100, H200) if one.name in properties.name.lower())
+        share = len(range(i, num_devices, num)) or 1
+        gpu = replace(next(known, A100), memory_bytes=properties.total_memory / share)
+        rate = None if facts is None else facts.gpus[i].memory_bytes_per_s
+        gpus.append(gpu if rate is None else replace(gpu, memory_bytes_per_s=rate))
     if torch.get_float32_matmul_precision() == "highest":
-        device = without_tf32(device)
-    # A copy within a GPU reads its memory and writes to it.
-    within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
+        gpus = [without_tf32(gpu) for gpu in gpus]
+    return gpus
+
+
+def _links(gpus: Sequence[Device], facts: MachineFacts | None) -> Callable[[int, int], Link]:
+    """The link from one device to another; device d is on GPU d modulo their number."""
+    num = len(gpus)
 
     def link(s: int, d: int) -> Link:
-        if s % num == d % num:
-            return within
+        if s % num == d % num:  # a copy within a GPU reads its memory and writes to it
+            gpu = gpus[s % num]
+            return Link(bytes_per_s=gpu.memory_bytes_per_s / 2, latency_s=gpu.launch_overhead_s)
         if facts is None:
             return PCIE3
         if rate := nvlink_bytes_per_s(facts, s % num, d % num):
@@ -207,4 +213,4 @@ def _gpu(
         rate = pcie_bytes_per_s(facts, s % num, d % num)
         return replace(PCIE3, bytes_per_s=rate) if rate else PCIE3
 
-    return device, link
+    return link
