@@ -223,6 +223,18 @@ def test_what_is_logged_of_an_update_is_of_its_episodes(tmp_path):
     assert all(row["best_s"] <= row["min_s"] for row in rows)
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_bound_that_is_logged_is_that_of_the_system(tmp_path, streams):
+    problem, rows = build(graph_of([1.0] * 8), cluster_of([1.0, 1.0])), []
+    with WorkConserving(streams=streams).open(problem) as session:
+        module = reinforcement(session, evaluations=60)
+        module.log_update = rows.append
+        fit(module, tmp_path)
+    bounds = {row["lower_bound_s"] for row in rows}
+    assert bounds == {4.0 / streams}
+    assert min(row["min_s"] for row in rows) == 4.0 / streams
+
+
 def test_training_repeats_itself_with_the_same_seed(tmp_path):
     weights = []
     for seed in (1, 1, 2):
