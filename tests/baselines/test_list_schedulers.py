@@ -33,11 +33,12 @@ from doppler.baselines import (
     QueuedETF,
     etf,
     etf_queued,
+    list_scheduling,
     ready_ops_kernels,
 )
 from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
-from doppler.baselines.list_scheduling import schedule_ops
+from doppler.baselines.list_scheduling import make_schedule, schedule_ops
 from doppler.cluster import preset
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, Problem, build
@@ -503,3 +504,28 @@ def test_queues_find_the_same_on_large_graphs(family, method, monkeypatch):
     problem = build(graph, preset(name="mixed"))
     each = [decided(*method, few, problem, monkeypatch) for few in (0, 10**6)]
     assert each[0] == each[1]
+
+
+def test_an_op_of_no_time_makes_no_gaps_of_the_joints_between_others(monkeypatch):
+    """Or every op would look at all joints: minutes on ten thousand ops."""
+    schedules = []
+
+    def kept(*args, **options):
+        schedules.append(make_schedule(*args, **options))
+        return schedules[-1]
+
+    monkeypatch.setattr(list_scheduling, "make_schedule", kept)
+    problem = build(graph_of([1.0] * 20 + [0.0]), cluster_of([1.0, 1.0]))
+    decisions = HEFT(evaluations=1).schedule(problem, 1, np.random.default_rng(0))
+    assert decisions.start.max() == 9.0
+    (schedule,) = schedules
+    assert schedule.devices["gap"].tolist() == [-1, -1]
+
+
+def test_an_op_of_no_time_goes_between_two_others_without_a_gap():
+    # On device 0: op 0, then op 1; op 2 of no time reads op 0 and so fits at 4 s, before op 1.
+    graph = graph_of([4.0, 5.0, 0.0, 1.0], [(0, 1, 50.0), (0, 2, 50.0), (2, 3, 50.0)])
+    problem = build(graph, cluster_of([1.0]))
+    decisions = HEFT(evaluations=1).schedule(problem, 1, np.random.default_rng(0))
+    start = dict(zip(decisions.op[0].tolist(), decisions.start[0].tolist(), strict=True))
+    assert (start[0], start[1], start[2]) == (0.0, 4.0, 4.0)

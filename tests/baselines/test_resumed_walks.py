@@ -1,10 +1,18 @@
 """Walks that simulate from the first change on tell what whole simulations tell, step by step."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import hosted_problem, random_placement, random_problem, restricted_problem
+from problems import (
+    cluster_of,
+    hosted_problem,
+    random_graph,
+    random_placement,
+    random_problem,
+    restricted_problem,
+)
 
 from doppler.baselines import Annealing
 from doppler.baselines.annealing_kernels import change, look_around, settle
@@ -12,6 +20,7 @@ from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours
 from doppler.baselines.first_change_kernels import first_change_s
 from doppler.cluster import preset
 from doppler.graph import synthetic
+from doppler.graph.dataflow import GivenCosts
 from doppler.problem import Problem, build
 from doppler.simulator import Published, SimulatorSession, WorkConserving
 from doppler.simulator.resuming import Known
@@ -86,6 +95,23 @@ def test_every_step_of_a_walk_is_as_simulated_whole(make: Callable[..., Problem]
         pytest.skip("cores of one host")
     for seed in range(6):
         differing_steps(make(seed), system, seed, 150)
+
+
+def vanishing(seed: int) -> Problem:
+    """Some ops and transfers end as they start: what they take is lost beside the others."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(3, 25)))
+    seconds = [1e-12, 1e-3, 1.0, 1e5, 1e7]
+    given = GivenCosts.make(
+        op_seconds=rng.choice(seconds, graph.num_ops),
+        transfer_seconds=rng.choice(seconds, len(graph.regions))[graph.regions.of_edge],
+    )
+    return build(replace(graph, given_costs=given), cluster_of([1.0] * int(rng.integers(2, 4))))
+
+
+def test_steps_are_as_simulated_whole_where_short_ops_vanish_beside_long_ones():
+    for seed in range(60):
+        differing_steps(vanishing(seed), WorkConserving(), seed, 60)
 
 
 def test_steps_that_change_nothing_are_known_to():

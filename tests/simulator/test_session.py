@@ -1,10 +1,13 @@
 """The protocol of a session: what is counted, what is drawn, what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from problems import cluster_of, graph_of, hosted_problem, random_device, random_problem
 
-from doppler.problem import Placement, build
+from doppler.graph.dataflow import GivenCosts
+from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.simulator.session_kernels import measure_batch
 from doppler.support.errors import InputError
@@ -217,3 +220,17 @@ def test_the_published_system_refuses_what_it_has_not():
         InputError, match=r"Published\.queue: must be one of fifo, priority, got 'strict'"
     ):
         Published(queue="strict")
+
+
+def test_the_published_system_refuses_times_that_it_would_round_away():
+    def problem_of(op_s: float, transfer_s: float) -> Problem:
+        costs = GivenCosts.make(op_seconds=[op_s] * 2, transfer_seconds=[transfer_s])
+        return build(
+            replace(graph_of([0, 0], [(0, 1, 0.0)]), given_costs=costs), cluster_of([1, 1])
+        )
+
+    for problem in (problem_of(3e-11, 0.0), problem_of(1.4e-10, 0.0), problem_of(1e-10, 4e-11)):
+        with pytest.raises(InputError, match="rounds all times to whole 1e-10 s"):
+            Published().open(problem)
+    for problem in (problem_of(3e-10, 1e-10), problem_of(0.0, 0.0), problem_of(1.23e-6, 4e-11)):
+        Published().open(problem)

@@ -1,6 +1,10 @@
-"""When checkpoints/last.ckpt is written."""
+"""When checkpoints/last.ckpt is written, and which numbers in a checkpoint are damaged."""
 
-from doppler.training import checkpoints
+import pytest
+import torch
+
+from doppler.support.errors import InputError
+from doppler.training import checkpoints, effort_of
 
 
 def test_the_last_checkpoint_is_written_once_in_so_many_seconds(tmp_path, monkeypatch):
@@ -17,3 +21,13 @@ def test_the_last_checkpoint_is_written_once_in_so_many_seconds(tmp_path, monkey
     assert written == [(at, tmp_path / checkpoints.LAST) for at in (110.0, 121.0)]
     callback.on_train_end(None, None)
     assert len(written) == 3
+
+
+@pytest.mark.parametrize("key", ["evaluations", "elapsed_s"])
+def test_an_effort_below_0_is_damaged(tmp_path, key):
+    path, kept = tmp_path / "last.ckpt", {"evaluations": 0, "elapsed_s": 0.0}
+    torch.save({"state_dict": {}, "doppler": kept}, path)
+    assert effort_of(path) == checkpoints.Effort(0, 0.0)
+    torch.save({"state_dict": {}, "doppler": kept | {key: -1}}, path)
+    with pytest.raises(InputError, match=rf"doppler\.{key}: expected a number of at least 0"):
+        effort_of(path)

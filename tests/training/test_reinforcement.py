@@ -24,7 +24,7 @@ from trainings import (
 
 from doppler.baselines.levels import b_level_priority
 from doppler.problem import build
-from doppler.search import seeded_generator
+from doppler.search import NO_PLACEMENT, seeded_generator
 from doppler.search.estimating import open_estimates_of
 from doppler.simulator import WorkConserving
 from doppler.training import Reinforcement, effort_of, found_of, save_checkpoint
@@ -221,6 +221,37 @@ def test_what_is_logged_of_an_update_is_of_its_episodes(tmp_path):
     assert all(OPTIMUM_S <= row["min_s"] <= row["mean_s"] for row in rows)
     assert any(row["min_s"] < row["mean_s"] for row in rows)
     assert all(row["best_s"] <= row["min_s"] for row in rows)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_bound_that_is_logged_is_that_of_the_system(tmp_path, streams):
+    problem, rows = build(graph_of([1.0] * 8), cluster_of([1.0, 1.0])), []
+    with WorkConserving(streams=streams).open(problem) as session:
+        module = reinforcement(session, evaluations=60)
+        module.log_update = rows.append
+        fit(module, tmp_path)
+    bounds = {row["lower_bound_s"] for row in rows}
+    assert bounds == {4.0 / streams}
+    assert min(row["min_s"] for row in rows) == 4.0 / streams
+
+
+def test_the_best_is_the_greedy_placement_only_where_nothing_fits(tmp_path):
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session)
+        problem = module.problem
+        module.try_greedy()
+        assert problem.best is problem.evaluator.found
+        problem.evaluator.found = NO_PLACEMENT
+        assert problem.best is problem.greedy
+
+
+def test_a_training_without_updates_leaves_the_weights(tmp_path):
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session, evaluations=3)
+        assert module.num_updates == 0 and module.rate_left(0) == 1.0
+        before = weights_of(module).clone()
+        fit(module, tmp_path)
+    assert torch.equal(weights_of(module), before)
 
 
 def test_training_repeats_itself_with_the_same_seed(tmp_path):

@@ -2,7 +2,8 @@
 
 They hold for every system without jitter that runs at most ``streams`` ops at a time on a device
 and starts no op before what it reads has arrived: deliberate idling, and transfers that contend or
-wait for a barrier, only take longer. Memory is not considered.
+wait for a barrier, only take longer. Memory is not considered. The published simulator rounds times
+to whole 1e-10 s, and may end earlier by so much for each task.
 
 Shape suffixes: V ops, D devices, P pairs of ops with an edge.
 """

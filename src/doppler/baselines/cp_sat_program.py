@@ -80,7 +80,8 @@ class ConstraintProgram:
         self._end: list[Any] = []
         self._on: list[dict[int, Any]] = []  # per op: device -> literal
         self._add_ops(hint)
-        self._add_memory()
+        if hint.memory is None:  # else whatever does not fit is moved to the host
+            self._add_memory()
         renamed_D = self._break_symmetry(hint.placement.device)
         self._hint_ops(hint, renamed_D[hint.placement.device])
         if self._rules.contention == "none" or self._rules.barriers:

@@ -38,15 +38,17 @@ _OP = np.dtype(
         ("start", np.float64),
         ("finish", np.float64),
         ("before", np.int32),  # the op before it on its device, -1 if there is none
-        ("gap", np.int32),  # the last op before it there with a gap that some op could take
+        # The last op before it there with a gap that some op which takes time could take.
+        ("gap", np.int32),
         ("pending", np.int32),  # regions whose producer is not scheduled
         ("device", np.int32),
     ]
 )
 _DEVICE = np.dtype(
     [
-        ("last", np.int32),  # the last of its ops, -1 if there is none
-        ("gap", np.int32),  # the last with a gap before it that some op could take, -1 if none
+        ("first", np.int32),  # the first of its ops, -1 if there is none
+        ("last", np.int32),  # the last
+        ("gap", np.int32),  # the last with a gap before it, as above, -1 if none
     ]
 )
 
@@ -62,7 +64,7 @@ class PartialSchedule(NamedTuple):
     memory: FreeMemory
     near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
-    shortest: NDArray[np.float64]  # [D] seconds of the op that takes least
+    shortest: NDArray[np.float64]  # [D] seconds of the op that takes least, but not nothing
     # [V] of groups, by their first op: their device, -1 before it is chosen
     home: NDArray[np.int64]
     load: NDArray[np.float64]  # [V, D] seconds of all ops of an op's group
@@ -91,7 +93,7 @@ def make_schedule(
         memory=memory,
         near=near,
         tie_s=float(tie_s),
-        shortest=arrays.op_seconds.min(axis=0),
+        shortest=arrays.op_seconds.min(axis=0, where=arrays.op_seconds > 0, initial=np.inf),
         home=np.zeros(num_ops, np.int64),
         load=problem.group_seconds,
         other_inputs=_other_inputs(arrays, memory),

@@ -58,6 +58,7 @@ def begin(problem, partial, run):
     partial.home[:] = -1
     partial.booked[:] = 0.0
     for d in range(len(partial.devices)):
+        partial.devices[d].first = -1
         partial.devices[d].last = -1
         partial.devices[d].gap = -1
     for v in range(len(partial.ops)):
@@ -96,9 +97,13 @@ def earliest(problem, partial, v, d, insertion):
     Returns:
         The start in seconds, and the op there that it would precede, -1 if none.
     """
-    ready = partial.ready[v, d]
-    last, u = partial.devices[d].last, partial.devices[d].gap
+    ready, takes_time = partial.ready[v, d], problem.op_seconds[v, d] > 0.0
+    first, last = partial.devices[d].first, partial.devices[d].last
     start, following = ready, -1
+    # An op that takes no time also fits between two ops without a gap.
+    u = partial.devices[d].gap if takes_time else last
+    if insertion and not takes_time and last >= 0 and ready <= partial.ops[first].start:
+        return ready, first
     if last >= 0:
         start = max(ready, partial.ops[last].finish)
     # Gaps are tried from the last to the first; those that end before `ready` cannot be used.
@@ -109,7 +114,7 @@ def earliest(problem, partial, v, d, insertion):
             opens = max(ready, partial.ops[before].finish)
         if opens + problem.op_seconds[v, d] <= partial.ops[u].start + partial.tie_s:
             start, following = opens, u
-        u = partial.ops[u].gap
+        u = partial.ops[u].gap if takes_time else partial.ops[u].before
     return start, following
 
 
@@ -244,9 +249,13 @@ def _commit(problem, partial, v, d, start, following):
         if _has_gap(partial, v, d):
             partial.devices[d].gap = v
     else:
+        had_gap = _has_gap(partial, following, d)
         partial.ops[v].before = partial.ops[following].before
         partial.ops[following].before = v
-        _split_gap(partial, v, d, following)
+        if had_gap:
+            _split_gap(partial, v, d, following)
+    if partial.ops[v].before < 0:
+        partial.devices[d].first = v
     if partial.home[problem.group[v]] < 0:
         partial.home[problem.group[v]] = d
         partial.booked[d] += partial.load[v, d]
@@ -276,7 +285,7 @@ def _commit(problem, partial, v, d, start, following):
 
 @compiled
 def _has_gap(partial, v, d):
-    """Whether the gap before op v is long enough for any op, however early this one is ready."""
+    """Whether the gap before op v is long enough for any op that takes time, if it is ready."""
     before = partial.ops[v].before
     opens = partial.ops[before].finish if before >= 0 else 0.0
     return opens + partial.shortest[d] <= partial.ops[v].start + partial.tie_s

@@ -29,7 +29,7 @@ from doppler.problem.costs import MAX_SECONDS, CostTable
 from doppler.problem.pricing import given_prices, measured_seconds, modelled_prices
 from doppler.problem.restrictions import groups_of, restrict
 from doppler.problem.sharing import SharingArrays, make_sharing
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, unrounded
 from doppler.support.files import read_json
 from doppler.support.files.values import read_integers, read_object, read_text
 
@@ -240,7 +240,7 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
         raise InputError(
             f"graph {graph.name!r}: op {v} ({graph.ops.names[v]!r}) needs {need_V[v]:.3g} bytes at "
             f"once, the largest device that runs it has {room_V[v]:.3g}; the least memory that "
-            f"would do for all ops is {_whole(need_V.max())}"
+            f"would do for all ops is {unrounded(need_V.max())}"
         )
     if len(arrays.members) == 0:
         return
@@ -253,11 +253,6 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
             f"graph {graph.name!r}: the inputs of group {graph.ops.group[bad[0]]} take "
             f"{held_V[bad[0]]:.3g} bytes, the largest device that runs it has {room_V[bad[0]]:.3g}"
         )
-
-
-def _whole(num_bytes: float) -> str:
-    """A number of bytes without rounding: it must really suffice."""
-    return str(int(num_bytes)) if num_bytes == int(num_bytes) else repr(float(num_bytes))
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:

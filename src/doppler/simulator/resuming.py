@@ -44,10 +44,20 @@ def make_known(arrays: ProblemArrays, state: State, *, in_use: bool) -> Known:
 
 
 def _has_instants(arrays: ProblemArrays) -> bool:
-    """Whether some op or transfer may take no time; if unsure, True."""
-    if len(arrays.kind_seconds):
-        return bool((arrays.op_seconds == 0.0).any() or (arrays.kind_seconds == 0.0).any())
-    least = float(arrays.size.min()) if len(arrays.size) else 1.0
-    least_DD = arrays.latency_s + least * arrays.seconds_per_size
-    foreign_DD = ~np.eye(len(least_DD), dtype=bool)
-    return bool((arrays.op_seconds == 0.0).any() or (least_DD[foreign_DD] == 0.0).any())
+    """Whether some op or transfer may take no time; if unsure, True.
+
+    Beside much longer ones, one may take too little to move the clock: the sum is rounded.
+    """
+    able_VD, foreign_DD = np.isfinite(arrays.op_seconds), ~np.eye(len(arrays.latency_s), dtype=bool)
+    fan_out_R, has_links = np.diff(arrays.consumer_ptr), len(arrays.size) > 0 and foreign_DD.any()
+    least_s = float(arrays.op_seconds.min(initial=np.inf))
+    latest_s = float(np.where(able_VD, arrays.op_seconds, 0.0).max(axis=1).sum())
+    if has_links and len(arrays.kind_seconds):
+        least_s = min(least_s, float(arrays.kind_seconds.min()))
+        latest_s += float((arrays.kind_seconds.max(axis=(1, 2)) * fan_out_R).sum())
+    elif has_links:
+        shortest_DD = arrays.latency_s + arrays.size.min() * arrays.seconds_per_size
+        longest_R = arrays.latency_s.max() + arrays.size * arrays.seconds_per_size.max()
+        least_s = min(least_s, float(shortest_DD[foreign_DD].min()))
+        latest_s += float((longest_R * fan_out_R).sum())
+    return least_s <= latest_s * np.finfo(np.float64).eps

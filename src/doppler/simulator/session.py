@@ -19,6 +19,7 @@ from doppler.simulator import (
     sharing_kernels,
     work_conserving_kernels,
 )
+from doppler.simulator.published_instants_kernels import COSTS_PER_SECOND
 from doppler.simulator.resuming import Known, make_known
 from doppler.simulator.session_kernels import measure_batch
 from doppler.simulator.sharing import make_sharing_state
@@ -56,6 +57,8 @@ CONTENTIONS = {
 MAX_STREAMS = 60
 _Streams = Annotated[int, within(1, MAX_STREAMS)]
 _Noise = Annotated[float, Rule("a number of at least 0 and below 10", lambda x: 0 <= x < 10)]
+# Largest share of the times of a problem that the published simulator may lose to rounding.
+_MOST_ROUNDED = 0.01
 # A batch with fewer ops ends before a second thread could start.
 _WORTH_A_THREAD = 2_000
 
@@ -158,7 +161,8 @@ class WorkConserving:
 class Published:
     """The paper's released simulator: no contention, and its order of simultaneous events.
 
-    It ignores memory (peak_bytes are NaN, nothing is infeasible for lack of memory) and hosts.
+    It ignores memory (peak_bytes are NaN, nothing is infeasible for lack of memory) and hosts. It
+    counts time in whole costs of 1e-10 s.
 
     Attributes:
         queue: fifo as released, or ``priority``.
@@ -172,6 +176,26 @@ class Published:
     name: ClassVar[str] = "published"
     one_host: ClassVar[str] = "the published simulator knows no network interfaces"
     kind: ClassVar[SystemKind] = "simulated"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse problems whose times are too short to be counted in whole costs.
+
+        Raises:
+            InputError: says what is too short.
+        """
+        p = problem.arrays
+        op_costs = p.op_seconds[np.isfinite(p.op_seconds)] * COSTS_PER_SECOND
+        transfer_costs = problem.mean_transfer_seconds * COSTS_PER_SECOND
+        for what, costs, total in (
+            ("ops", op_costs, op_costs.sum()),
+            ("transfers", transfer_costs, op_costs.sum() + transfer_costs.sum()),
+        ):
+            if np.abs(np.rint(costs) - costs).sum() > _MOST_ROUNDED * total:
+                raise InputError(
+                    f"graph {problem.graph.name!r}: {what} take {costs.mean():.2g} x 1e-10 s on "
+                    "average, and system=published rounds all times to whole 1e-10 s; use "
+                    "system=work_conserving"
+                )
 
     def with_noise(self, noise: float) -> Self:
         return replace(self, noise=noise)

@@ -33,6 +33,15 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def unrounded(number: float) -> str:
+    """Return a number as text that stands for exactly this number, such as a size that must do.
+
+    Args:
+        number: finite.
+    """
+    return str(int(number)) if number == int(number) else repr(float(number))
+
+
 def fault_of_machine(error: BaseException | None) -> str | None:
     """Return one line about what the machine failed to do, such as a full disk or no memory.
 

@@ -34,6 +34,7 @@ from doppler.search.estimating import estimated_costs, open_estimates_of
 from doppler.simulator import SimulatorSession
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, check
+from doppler.trace import ExecutionRules
 from doppler.training.advantage import ADVANTAGES, NO_HISTORY, CostHistory
 from doppler.training.options import ReinforcementOptions
 from doppler.training.updates import EpisodeTraining, finite
@@ -67,8 +68,10 @@ class TrainingProblem:
 
     @cached_property
     def bound_s(self) -> float:
-        """A lower bound on the makespan, seconds; 1 if the bound is 0."""
-        return lower_bound(self.view.problem).seconds or 1.0
+        """A lower bound on the makespan on the system that executes, seconds; 1 if it is 0."""
+        rules: ExecutionRules = getattr(self.evaluator.session, "execution", ExecutionRules())
+        bound = lower_bound(self.view.problem, streams=rules.streams, shares=rules.shared)
+        return bound.seconds or 1.0
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""

@@ -5,6 +5,7 @@ import pytest
 from extensions.pipelines.pipelines import pipeline_of, problem_of
 
 from doppler.baselines import CPSAT
+from doppler.extensions.memory import Offload
 from doppler.extensions.pipelines import ListSchedules, Patterns
 from doppler.extensions.pipelines.assigning import assignment_bound_s
 from doppler.extensions.pipelines.proving import prove
@@ -30,6 +31,30 @@ def test_the_proof_counts_memory(memory, optimum):
     device_S, memory_D = pipeline.devices(), problem.arrays.memory_bytes
     assert assignment_bound_s(pipeline, device_S, memory_D) <= proof.lower_bound_s + 1e-9
     assert proof.makespan_s == optimum
+
+
+def test_where_memory_is_planned_no_bound_counts_it():
+    """Room for one activation: those of the other microbatches wait on the host, almost at once."""
+    pipeline = pipeline_of([1, 1], 4, left=0.0)
+    problem, roomy = problem_of(pipeline, 1.0), problem_of(pipeline)
+    rng = np.random.default_rng(0)
+    with Offload().applied(STRICT).open(problem) as session:
+        free = ListSchedules().placements(roomy, rng)
+        best_s = min(
+            session.measure(one.device[None], one.priority[None]).cost_s()[0] for one in free
+        )
+        listed = ListSchedules().place(session, rng)
+    assert best_s == pytest.approx(13.0, rel=1e-3)
+    assert listed.lower_bound_s is not None and listed.lower_bound_s <= best_s
+
+
+def test_cp_sat_counts_no_memory_where_it_is_planned():
+    pytest.importorskip("ortools")
+    problem = problem_of(pipeline_of([1, 1], 4, left=0.0), 1.0)
+    with Offload().applied(STRICT).open(problem) as session:
+        solver = CPSAT(deterministic_time=5, seconds=30, workers=1)
+        found = solver.place(session, np.random.default_rng(0))
+    assert found.lower_bound_s == pytest.approx(13.0) == pytest.approx(found.makespan_s, rel=1e-3)
 
 
 def test_a_pattern_repeats_without_more_memory():

@@ -106,6 +106,9 @@ def test_memory_in_which_nothing_fits_is_refused_with_what_would():
     with pytest.raises(InputError, match=r"1.5 on device 0 .* takes 2 there; 2 on every"):
         check_room(pipeline, np.full(2, 1.5))
     check_room(pipeline, np.full(2, 2.0))
+    whole = pipeline_of([1, 1], 4, activation=1234564.0, left=0.0)
+    with pytest.raises(InputError, match="; 1234564 on every"):  # not 1.23456e+06, which is less
+        check_room(whole, np.full(2, 1.0))
     free = pipeline_of([1, 1, 1, 1], 4, devices=2, arrangement="free")
     check_room(free, np.array([3.0, 1.0]))
     with pytest.raises(InputError, match="too small for any schedule"):

@@ -26,7 +26,7 @@ from doppler.extensions.memory.running_kernels import make_plan, run_plan, simul
 from doppler.extensions.memory.victims_kernels import VICTIMS
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, unrounded
 from doppler.support.options import Natural, checked, within
 from doppler.system import SystemKind
 from doppler.trace import Trace
@@ -243,13 +243,8 @@ def check_fits(problem: Problem, device_V: NDArray[np.int64]) -> None:
         name = problem.cluster.devices[d].name
         raise InputError(
             f"memory: op {v} ({problem.graph.ops.names[v]!r}) does not fit on device {d} ({name}), "
-            f"which has {limit_D[d]:.6g} bytes; the op needs at least {_upward(need_V[v])}"
+            f"which has {limit_D[d]:.6g} bytes; the op needs at least {unrounded(need_V[v])}"
         )
-
-
-def _upward(num_bytes: float) -> str:
-    """Write a number of bytes without rounding it down; whole numbers are exact."""
-    return f"{int(num_bytes)}" if num_bytes == int(num_bytes) else f"{num_bytes!r}"
 
 
 def plan(problem: Problem, placement: Placement, memory: Offload | None = None) -> MemoryPlan:

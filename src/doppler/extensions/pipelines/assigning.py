@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.extensions.pipelines.stages import TrainingPipeline, arranged
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, unrounded
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -177,5 +177,5 @@ def check_room(pipeline: TrainingPipeline, memory_D: FloatArray) -> None:
     d = int(short[0])
     raise InputError(
         f"cluster.memory_bytes: {memory_D[d]:g} on device {d} is too small for any schedule: one "
-        f"microbatch takes {need_D[d]:g} there; {need_D.max():g} on every device would fit"
+        f"microbatch takes {need_D[d]:g} there; {unrounded(need_D.max())} on every device would fit"
     )

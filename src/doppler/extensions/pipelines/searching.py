@@ -65,13 +65,16 @@ class Schedules:
         best = int(cost_B.argmin())
         pipeline = pipeline_of(problem).pipeline
         device_S = pipeline.devices()
+        # Where memory is planned, what does not fit is moved to the host.
+        is_planned = getattr(session, "plans_memory", False)
+        memory_D = None if is_planned else problem.arrays.memory_bytes
         return SearchResult(
             placement=placements[best],
             makespan_s=float(cost_B[best]),
             evaluations=len(placements),
             lower_bound_s=None
             if device_S is None
-            else assignment_bound_s(pipeline, device_S, problem.arrays.memory_bytes),
+            else assignment_bound_s(pipeline, device_S, memory_D),
         )
 
     def draw(
