@@ -45,6 +45,12 @@ class FinishedRun:
         measured = (self.config.get("stage") or {}).get("measured") or ()
         return {*(self.config.get("baseline") or ()), *(f"{name} measured" for name in measured)}
 
+    @property
+    def budget(self) -> int:
+        """Executions that each method might use; 0 if the configuration names no budget."""
+        kind = "measured_evaluations" if self.rows[0].system_kind == "measured" else "evaluations"
+        return int((self.config.get("budget") or {}).get(kind) or 0)
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """The learning curve (see `read_metrics`)."""
