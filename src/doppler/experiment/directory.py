@@ -18,13 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.experiment.log import LOG_FILE
 from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
-from doppler.report.rows import SUMMARY_FILE
+from doppler.report.rows import CONFIG_FILE, SUMMARY_FILE
 from doppler.support.errors import InputError
 from doppler.support.files import lock_file, read_damaged_text, read_json
 from doppler.support.files.values import read_number
 from doppler.system import SystemKind
 
-CONFIG_FILE = ".hydra/config.yaml"
 OVERRIDES_FILE = ".hydra/overrides.yaml"
 IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
