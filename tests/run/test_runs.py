@@ -170,6 +170,13 @@ def test_a_policy_whose_rows_would_pass_for_others_is_refused(name, told, run, t
     assert not list(tmp_path.glob("train/*"))
 
 
+def test_evaluate_says_why_no_baseline_is_left(run):
+    with pytest.raises(InputError, match=r"^baseline: none is configured$"):
+        run("stage=evaluate", "baseline=[]")
+    with pytest.raises(InputError, match="etf, random found no placement that fits in memory"):
+        run("stage=evaluate", "baseline=[etf,random]", "++cluster.memory_bytes=3e4")
+
+
 def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
     for seed in (1, 2):
         run("stage=evaluate", "baseline=critical_path", f"seed={seed}")
