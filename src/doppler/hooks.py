@@ -13,6 +13,7 @@ they need when they are called.
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -113,12 +114,24 @@ class Hooks:
 
 @cache
 def plugins() -> pluggy.PluginManager:
-    """All plugins that are installed: the extensions first, by name, then other packages'."""
+    """All plugins that are installed: the extensions first, by name, then other packages'.
+
+    Raises:
+        InputError: another package's plugin cannot be imported, or implements no hook of ours.
+    """
     manager = pluggy.PluginManager(_NAME)
     manager.add_hookspecs(Hooks)
     for module in _extensions():
         manager.register(module, name=module.__name__)
-    manager.load_setuptools_entrypoints(_NAME)
+    for point in entry_points(group=_NAME):
+        try:
+            manager.register(point.load(), name=point.value)
+            manager.check_pending()
+        except Exception as error:  # a module may raise anything when it is imported
+            reason = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+            raise InputError(
+                f"plug-in {point.name} ({point.value}): {type(error).__name__}: {reason}"
+            ) from error
     return manager
 
 

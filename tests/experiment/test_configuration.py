@@ -250,3 +250,14 @@ def test_too_many_arguments_end_in_pythons_own_line_which_names_the_function():
         TypeError, match=r"^Annealing\.__init__\(\) takes 1 positional argument but 2"
     ):
         Annealing(1000)
+
+
+def unannotated(name, num_devices):
+    return preset(name="p100x4", num_devices=num_devices)
+
+
+def test_a_function_that_does_not_say_what_it_returns_may_be_a_target():
+    words = [f"cluster._target_={__name__}.unannotated"]
+    cfg = compose("config", hydra_arguments(words))
+    check_configuration(cfg)
+    assert instantiate(cfg.cluster).num_devices == 4

@@ -142,6 +142,38 @@ def test_of_several_budgets_the_largest_counts():
     assert cell.ours.value == pytest.approx(0.5)
 
 
+def test_methods_of_a_claim_have_one_budget(tmp_path):
+    """A sweep with a larger budget that has begun: DOPPLER has run, EnumOpt and GDP have not."""
+    others = {"enumerative": 1, "gdp_unaided": 1000, "placeto_unaided": 1000, "critical_path": 1000}
+
+    def leave(budget: int, method: str, makespan_s: float, evaluations: int) -> None:
+        row = replace(ROW, method=method, workload="ffnn", makespan_s=makespan_s)
+        leave_run(
+            tmp_path / "paper" / f"{method}-{budget}",
+            [replace(row, evaluations=evaluations)],
+            {"budget": {"evaluations": budget, "measured_evaluations": 7}},
+            method=method,
+        )
+
+    leave(1000, "doppler_unaided", 3.0, 1000)
+    leave(8000, "doppler_unaided", 1.0, 8000)
+    for method, evaluations in others.items():
+        leave(1000, method, 2.0, evaluations)
+    tables = finished_tables(tmp_path)
+    assert [cell.ours.value for cell in cells(1, tables)] == [pytest.approx(1.5)]
+    assert [cell.ours.value for cell in cells(2, tables)] == [pytest.approx(1.5)]
+    leave(8000, "enumerative", 2.0, 1)
+    assert [cell.ours.value for cell in cells(2, finished_tables(tmp_path))] == [0.5]
+
+
+def test_transfer_compares_a_few_episodes_with_another_budget(tmp_path):
+    for method, budget in (("doppler_few_shot greedy", 256), ("etf", 8000)):
+        rows = [replace(ROW, method=method, evaluations=budget)]
+        config = {"budget": {"evaluations": budget}}
+        leave_run(tmp_path / "transfer" / str(budget), rows, config, method=method)
+    assert len(cells(10, finished_tables(tmp_path))) == 1
+
+
 def made_up(methods: list[str], **changes) -> pd.DataFrame:
     """A table with these methods, each slower than the one before."""
     rows = []

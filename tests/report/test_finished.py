@@ -50,6 +50,17 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path, f
         write_report([tmp_path / "runs/damaged"], tmp_path / "report")
 
 
+def test_a_run_that_is_not_finished_is_named(tmp_path):
+    for name in ("good", "failed"):
+        leave_run(tmp_path / "runs" / name, [ROW], {}, makespan_s=0.1)
+    (tmp_path / "runs/failed/summary.json").unlink()
+    markdown, unread = write_report([tmp_path / "runs"], tmp_path / "report")
+    assert f"{tmp_path}/runs/failed: not finished" in unread
+    assert not any(line.endswith("good: not finished") for line in unread)
+    assert "failed: not finished" in markdown
+    assert "failed: not finished" in (tmp_path / "report/report.html").read_text()
+
+
 @pytest.mark.parametrize(("text", "why"), [("-1.0", "-1.0"), ("nan", "nan"), ("x", "line 2")])
 def test_seconds_that_are_none_are_damaged(tmp_path, text, why):
     path = tmp_path / "results.csv"

@@ -483,3 +483,39 @@ def test_the_interval_of_a_ratio_is_welchs():
     assert (ratio.low, ratio.high) == pytest.approx(tuple(np.exp([welch.low, welch.high])))
     means = np.log(ours).mean() - np.log(theirs).mean()
     assert ratio.value == pytest.approx(np.exp(means))
+
+
+def test_problems_with_equal_settings_are_told_apart_by_their_costs_or_their_hash(tmp_path):
+    runs = [
+        read_run(leave_run(tmp_path / one, [replace(ROW, problem=one)], {"costs": costs}))
+        for one, costs in (("a", None), ("b", "costs.json"), ("c", "costs.json"))
+    ]
+    name = "chainmm on p100x4, 4 devices"
+    assert problem_labels(runs) == {
+        "a": f"{name}, costs=None",
+        "b": f"{name}, costs=costs.json, problem=b",
+        "c": f"{name}, costs=costs.json, problem=c",
+    }
+
+
+def test_synchronous_makespans_stand_beside_those_of_as_many_evaluations():
+    rows = seeds([0.1], method="annealing", variant="a", evaluations=1000)
+    rows += seeds([0.09], method="annealing", variant="b", evaluations=8000)
+    barriers = {"method": "annealing", "system": "bulk_synchronous", "rules": ""}
+    rows += seeds([0.15], variant="a", evaluations=1000, **barriers)
+    (line,) = lines(tables(rows)[-1])
+    assert line[1:5] == ("annealing, 1,000", "150 ms", "100 ms", "1.50")
+    # A learned method has the same variant with every budget.
+    rows = seeds([0.09], evaluations=8000)
+    rows += seeds([0.15], **{**barriers, "method": "doppler"})
+    assert not any("Bulk-synchronous" in table.title for table in tables(rows))
+    # All rules are shown, and jitter is that of both.
+    rows = seeds([0.1], rules="queue priority, noise 0.0")
+    rows += seeds([0.12], rules="queue fifo, noise 0.0")
+    rows += seeds([0.11], rules="queue priority, noise 0.05")
+    rows += seeds([0.15], **{**barriers, "method": "doppler", "rules": "noise 0.0"})
+    shown = lines(tables(rows)[-1])
+    assert [(line[1], line[4]) for line in shown] == [
+        ("doppler (queue fifo, noise 0.0)", "1.25"),
+        ("doppler (queue priority, noise 0.0)", "1.50"),
+    ]

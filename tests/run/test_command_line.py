@@ -427,6 +427,15 @@ def test_the_file_of_a_machine_is_a_choice_of_cluster(command, tmp_path):
     assert found == {"pair", "mixed"}
 
 
+@pytest.mark.parametrize("name", ["größe", "1e3", "true", "4 gpus", "a=b"])
+def test_the_file_of_a_machine_may_have_any_name(name, command, tmp_path):
+    (tmp_path / f"{name}.yaml").write_text(MACHINE)
+    words = ["stage=evaluate", "baseline=[round_robin]"]
+    code, _, error = command(*words, f"cluster={tmp_path}/{name}.yaml")
+    assert code == 0, error
+    assert list(tmp_path.glob("out/evaluate/chainmm/pair/*"))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

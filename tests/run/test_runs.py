@@ -149,6 +149,34 @@ def test_an_explicit_directory_with_another_run_is_refused(run, tmp_path):
     assert (tmp_path / "notes/text").read_text() == "mine"
 
 
+def test_no_other_run_is_removed_with_the_directory_that_it_lies_in(run, tmp_path):
+    words = ("stage=evaluate", "baseline=round_robin", f"run_dir={tmp_path}/mine")
+    run(*words)
+    other = ("stage=evaluate", "baseline=single_device", f"output_dir={tmp_path}/mine")
+    run(*other)
+    kept = only((tmp_path / "mine").glob("evaluate/*/*/*/*/summary.json"))
+    with pytest.raises(InputError, match="would remove another run"):
+        run(*words, "overwrite=true")
+    assert kept.exists() and (tmp_path / "mine/summary.json").exists()
+    run(*other, "overwrite=true")  # it has no other run in it
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("etf", "is the name of a baseline"), ("my own", "must have no spaces")]
+)
+def test_a_policy_whose_rows_would_pass_for_others_is_refused(name, told, run, tmp_path):
+    with pytest.raises(InputError, match=f"^policy.name: .*{told}"):
+        run("baseline=[etf]", f"policy.name={name}")
+    assert not list(tmp_path.glob("train/*"))
+
+
+def test_evaluate_says_why_no_baseline_is_left(run):
+    with pytest.raises(InputError, match=r"^baseline: none is configured$"):
+        run("stage=evaluate", "baseline=[]")
+    with pytest.raises(InputError, match="etf, random found no placement that fits in memory"):
+        run("stage=evaluate", "baseline=[etf,random]", "++cluster.memory_bytes=3e4")
+
+
 def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
     for seed in (1, 2):
         run("stage=evaluate", "baseline=critical_path", f"seed={seed}")

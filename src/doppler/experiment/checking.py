@@ -197,10 +197,12 @@ def _check_call(where: str, kinds: Sequence[Any], part: Mapping[Any, Any]) -> No
 
 
 def _makes(target: Callable[..., Any], kind: Any) -> bool:
-    """Whether a class or function returns this kind of object; True if it has no annotation."""
+    """Whether a class or function returns this kind of object; True if a function does not say."""
     if not inspect.isclass(kind):
         return True
     returned = target if inspect.isclass(target) else get_type_hints(target).get("return", Any)
+    if returned is Any and inspect.isfunction(target):  # Any is a class
+        return True
     classes = [arm for arm in arms(returned) if inspect.isclass(arm)]
     if getattr(kind, "_is_protocol", False):
         needs = [key for key, each in vars(kind).items() if inspect.isfunction(each)]

@@ -12,6 +12,7 @@ from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.specification import Specification, as_container
 from doppler.precompile import warm_up
 from doppler.search import Effort, seeded_generator
+from doppler.support.errors import InputError
 from doppler.support.waiting import waiting
 from doppler.system import honours_order
 
@@ -30,12 +31,19 @@ def search_with(
 
     Returns:
         What the baseline found, and its evaluations and wall seconds.
+
+    Raises:
+        InputError: the baseline miscounts its executions.
     """
     warm_up(spec.system, [baseline])
     begin = time.perf_counter()
     with spec.system.open(spec.problem) as session:
         result = baseline.place(session, seeded_generator(spec.seed, purpose))
-        assert result.evaluations == session.evaluations, f"{purpose} miscounts"
+        if result.evaluations != session.evaluations:
+            raise InputError(
+                f"{purpose}: place() of {type(baseline).__name__} returned evaluations="
+                f"{result.evaluations}, but executed {session.evaluations} placements"
+            )
     return result, Effort(result.evaluations, time.perf_counter() - begin)
 
 

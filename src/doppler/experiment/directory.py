@@ -18,13 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.experiment.log import LOG_FILE
 from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
-from doppler.report.rows import SUMMARY_FILE
+from doppler.report.rows import CONFIG_FILE, SUMMARY_FILE
 from doppler.support.errors import InputError
 from doppler.support.files import lock_file, read_damaged_text, read_json
 from doppler.support.files.values import read_number
 from doppler.system import SystemKind
 
-CONFIG_FILE = ".hydra/config.yaml"
 OVERRIDES_FILE = ".hydra/overrides.yaml"
 IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
@@ -129,9 +128,12 @@ class RunDirectory:
 
         Raises:
             InputError: the directory holds another run or unrelated files, another process runs in
-                it, or it cannot be written. Nothing is changed then.
+                it, it cannot be written, or other runs in it would be overwritten. Nothing is
+                changed then.
         """
         self._check_holder()
+        if cfg.overwrite:
+            self._check_alone()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -177,6 +179,15 @@ class RunDirectory:
                 f"{self.path}: holds a run of another configuration ({holder}, this one is "
                 f"{self.identity})"
             )
+
+    def _check_alone(self) -> None:
+        """Refuse to remove other runs that lie in this directory."""
+        for file in self.path.rglob(IDENTITY_FILE):
+            other = file.parents[1]
+            if other != self.path:
+                raise InputError(
+                    f"{self.path}: overwrite=true would remove another run that lies in it: {other}"
+                )
 
     def _results(self) -> list[Path]:
         """The result files, the summary first; files of the claim are not results."""

@@ -29,7 +29,13 @@ class Evaluate(Stage):
 
     def run(self, run: Run) -> Summary:
         methods = compare_baselines(run.spec, run.say)
+        if not run.spec.baselines:
+            raise InputError("baseline: none is configured")
         if not methods:
-            raise InputError("baseline: none is configured, or none can run on this system")
+            names = ", ".join(run.spec.baselines)
+            raise InputError(
+                f"baseline: nothing to compare: {names} found no placement that fits in memory, or "
+                "search for an order that this system ignores"
+            )
         methods.sort(key=lambda method: method.makespan_s)
         return finish(run, methods[0], methods[1:], {}, ranks=True)

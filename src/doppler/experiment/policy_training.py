@@ -52,8 +52,19 @@ def check_policy(spec: Specification, weights: str | Path | None) -> None:
         weights: a checkpoint; None: initial weights.
 
     Raises:
-        InputError: says why.
+        InputError: says why; or the name of the policy would mislead in tables: it is that of a
+            baseline, or has a space.
     """
+    if " " in spec.policy_name:
+        raise InputError(
+            f"policy.name: must have no spaces, because what follows one names a row of the same "
+            f"training (NAME greedy), got {spec.policy_name!r}"
+        )
+    if spec.policy_name in (spec.cfg.get("baseline") or {}):
+        raise InputError(
+            f"policy.name: {spec.policy_name!r} is the name of a baseline of this run; "
+            "policy.name=OTHER names its rows"
+        )
     policy = instantiate(spec.cfg.policy.build)
     if weights is not None:
         load_policy_weights(policy, weights)

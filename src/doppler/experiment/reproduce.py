@@ -145,8 +145,14 @@ def finished_tables(outputs: Path) -> dict[str, pd.DataFrame]:
         if next(folder.rglob(SUMMARY_FILE), None):
             runs = [run for run in find_runs([folder])[0] if run.rows]
             if runs:
-                found[name] = summarise(frame_of(runs))
+                found[name] = _by_budget(frame_of(runs))
     return found
+
+
+def _by_budget(rows: pd.DataFrame) -> pd.DataFrame:
+    """Summaries of the rows of each budget. A claim compares methods of one budget."""
+    parts = rows.groupby("run_budget", sort=False)
+    return pd.concat([summarise(part).assign(run_budget=budget) for budget, part in parts])
 
 
 def write_page(claims: Sequence[Claim], folder: Path) -> None:

@@ -124,6 +124,8 @@ def description_of(file: Path) -> str:
     return ""
 
 
+# What Hydra reads as a value, like numbers, and not as the name of a choice.
+_NO_NAMES = ("true", "false", "null", "inf", "nan")
 # The folder for choices given as files on the command line, once there is one.
 _given: list[Path] = []
 
@@ -139,7 +141,9 @@ def choice_of_file(group: str, path: Path) -> str:
         folder = Path(tempfile.mkdtemp(prefix="doppler-conf-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _given.append(folder)
-    name = re.sub(r"\W", "_", path.stem) or "file"
+    name = re.sub(r"\W", "_", path.stem, flags=re.ASCII)
+    if not name[:1].isalpha() or name.lower() in _NO_NAMES:
+        name = f"file_{name}"
     while name in choices_of(group):
         name += "_of_file"
     (_given[0] / group).mkdir(exist_ok=True)

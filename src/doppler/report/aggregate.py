@@ -52,10 +52,11 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
 
     Returns:
         A column per field of `ResultRow`, and more from the runs. ``is_control``: the method learns
-        nothing (`FinishedRun.controls`). ``optimum_s``: the known optimum, a bound if
-        ``optimum_is_proven`` is false, NaN if unknown. ``problem_settings``: the settings in which
-        problems of one name differ (``memory_bytes=2000000000.0``), empty if no other has its
-        name. ``directory``: of the run.
+        nothing (`FinishedRun.controls`). ``run_budget``: executions that the run allowed each
+        method, 0 if unknown. ``optimum_s``: the known optimum, a bound if ``optimum_is_proven`` is
+        false, NaN if unknown. ``problem_settings``: the settings in which problems of one name
+        differ (``memory_bytes=2000000000.0``), empty if no other has its name. ``directory``: of
+        the run.
     """
     runs = list(runs)
     settings = _settings_of_problems(runs)
@@ -65,6 +66,7 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
                 **vars(row),
                 "problem_settings": settings[row.problem][1],
                 "is_control": row.method in run.controls,
+                "run_budget": run.budget,
                 "optimum_s": run.summary.get("optimum_s", math.nan),
                 "optimum_is_proven": run.summary.get("optimum_is_proven", False),
                 "directory": str(run.directory),
@@ -358,11 +360,16 @@ def _settings_of_problems(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, s
             devices = "1 device" if row.num_devices == 1 else f"{row.num_devices} devices"
             name = f"{row.workload} on {row.cluster}, {devices}"
             settings = {key: run.config.get(key, {}) for key in ("workload", "cluster")}
+            settings["costs"] = run.config.get("costs")
             named.setdefault(name, {}).setdefault(row.problem, settings)
     found = {}
     for name, of_problem in named.items():
         texts = differences(list(of_problem.values()))
-        found |= {one: (name, text) for one, text in zip(of_problem, texts, strict=True)}
+        times = Counter(texts)
+        for problem, text in zip(of_problem, texts, strict=True):
+            if times[text] > 1:  # such as a file of costs that has changed
+                text = ", ".join(filter(None, (text, f"problem={problem}")))
+            found[problem] = (name, text)
     return found
 
 

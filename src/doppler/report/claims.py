@@ -135,14 +135,21 @@ class _Results:
         name: str,
         methods: Sequence[str],
         printed: Container[str] | None = None,
+        *,
+        one_budget: bool = True,
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Each setting that has rows of all methods: in words, its workload, its rows by method.
+
+        Where methods were run with several budgets, the rows are those of the largest budget with
+        which all of them were run.
 
         Args:
             rules: one of RULES.
             name: of the experiment.
             methods: that are needed.
             printed: workloads for which the paper prints a number; others are left out. None: all.
+            one_budget: false if the experiment gives these methods different budgets on purpose;
+                then the largest of each counts.
         """
         table = self._tables.get(name)
         known = set() if table is None else set(table["method"])
@@ -153,16 +160,30 @@ class _Results:
         if table is None or missing:
             return
         for _, group in table.groupby(_setting_columns(table), sort=False):
-            rows = {row.method: row for row in cast(Any, group.itertuples())}
+            rows = _rows_of(group, methods, one_budget=one_budget)
             first = group.iloc[0]
             is_printed = printed is None or first["workload"] in printed
-            if not is_printed or not rows.keys() >= set(methods):
+            if not is_printed or rows is None:
                 continue
             words = f"{first['workload']}, {first['num_devices']} {first['cluster']}"
             words += f", {first['system']}"
             if settings := first.get("problem_settings"):
                 words += f", {settings}"
             yield words, str(first["workload"]), rows
+
+
+def _rows_of(
+    group: pd.DataFrame, methods: Sequence[str], *, one_budget: bool
+) -> dict[str, Any] | None:
+    """The rows of a setting by method, of one budget; None if some of the methods have none."""
+    parts = [group]
+    if one_budget and "run_budget" in group:
+        parts = [part for _, part in group.groupby("run_budget")][::-1]  # the largest first
+    for part in parts:
+        rows = {row.method: row for row in cast(Any, part.itertuples())}
+        if rows.keys() >= set(methods):
+            return rows
+    return None
 
 
 Cells = Iterator[Cell]
@@ -213,8 +234,9 @@ def _prepared(table: pd.DataFrame) -> pd.DataFrame:
     if "log_mean" not in table:
         makespan_s = table["makespan_s"]
         table = table.assign(log_mean=np.log(makespan_s), log_spread=table["spread_s"] / makespan_s)
-    table = table.sort_values("evaluations", kind="stable")
-    return table.drop_duplicates([*_setting_columns(table), "method"], keep="last")
+    known = [name for name in ("run_budget", "evaluations") if name in table]
+    table = table.sort_values(known, kind="stable")
+    return table.drop_duplicates([*_setting_columns(table), *known[:-1], "method"], keep="last")
 
 
 def _setting_columns(table: pd.DataFrame) -> list[str]:
@@ -377,7 +399,8 @@ def _transfer(results: _Results) -> Cells:
     ):
         for rules, ending in _GREEDY.items():
             names = (f"{method}{ending}", "etf")
-            for setting, _, rows in results.settings(rules, name, names):
+            few = results.settings(rules, name, names, one_budget=False)
+            for setting, _, rows in few:
                 ratio = ratio_of(*(rows[one] for one in names))
                 yield _compared(rules, f"{setting}, {source}", ratio)
 

@@ -10,7 +10,14 @@ from typing import Any
 import pandas as pd
 
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
-from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
+from doppler.report.rows import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RESULTS_FILE,
+    SUMMARY_FILE,
+    ResultRow,
+    read_results,
+)
 from doppler.report.summaries import read_summary
 from doppler.support.errors import InputError
 from doppler.support.files import read_text, read_yaml
@@ -44,6 +51,12 @@ class FinishedRun:
         """Methods of its rows that learn nothing: baselines, and searches on the real system."""
         measured = (self.config.get("stage") or {}).get("measured") or ()
         return {*(self.config.get("baseline") or ()), *(f"{name} measured" for name in measured)}
+
+    @property
+    def budget(self) -> int:
+        """Executions that each method might use; 0 if the configuration names no budget."""
+        kind = "measured_evaluations" if self.rows[0].system_kind == "measured" else "evaluations"
+        return int((self.config.get("budget") or {}).get(kind) or 0)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -88,7 +101,7 @@ def read_run(directory: Path) -> FinishedRun:
     rows = read_results(results) if results.exists() or "makespan_s" in summary else []
     if len({(row.problem, row.system_kind, row.rules) for row in rows}) > 1:
         raise InputError(f"{results}: rows of several problems or systems")
-    path = directory / ".hydra/config.yaml"
+    path = directory / CONFIG_FILE
     config = read_yaml(path)
     if not isinstance(config, dict) or "workload" not in config:
         raise InputError(f"{path}: not a configuration")
@@ -96,6 +109,16 @@ def read_run(directory: Path) -> FinishedRun:
     paired = read_paired(turns) if turns.exists() else []
     named = {str(key): value for key, value in config.items()}
     return FinishedRun(directory=directory, summary=summary, rows=rows, paired=paired, config=named)
+
+
+def unfinished_runs(folders: Iterable[Path]) -> list[str]:
+    """Return a line for each run that has failed, was interrupted, or still goes on.
+
+    Args:
+        folders: searched recursively.
+    """
+    begun = {path.parents[1] for folder in folders for path in sorted(folder.rglob(CONFIG_FILE))}
+    return [f"{one}: not finished" for one in sorted(begun) if not (one / SUMMARY_FILE).exists()]
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:

@@ -23,7 +23,7 @@ from doppler.graph.formats import write_atomically
 from doppler.hooks import contributed
 from doppler.report.aggregate import frame_of, problem_labels, summarise, verdicts
 from doppler.report.figures import save_curves, save_effort
-from doppler.report.finished import FinishedRun, find_runs
+from doppler.report.finished import FinishedRun, find_runs, unfinished_runs
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
 from doppler.report.tables import fidelity_tables, result_tables, training_tables, turns_tables
@@ -99,13 +99,15 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
         out: folder of the report.
 
     Returns:
-        The Markdown text, and a line for each file that could not be read; the page lists them too.
+        The Markdown text, and a line for each file that could not be read and for each run that is
+        not finished; the page lists them too.
 
     Raises:
         InputError: a folder does not exist, no run can be read, or simulated runs of one seed
             disagree.
     """
     found, damaged = find_runs(folders)
+    damaged += unfinished_runs(folders)
     runs = [run for run in found if run.rows]
     table = summarise(frame_of(runs)) if runs else pd.DataFrame()
     labels = problem_labels(runs)

@@ -18,6 +18,7 @@ from doppler.support.files import read_text
 
 RESULTS_FILE = "results.csv"
 METRICS_FILE = "metrics.csv"  # of training
+CONFIG_FILE = ".hydra/config.yaml"  # written when the run begins
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
 TRACES = "traces"  # a folder: <method>.json of methods to compare with the run's own trace.json

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -262,28 +263,43 @@ def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> li
 
 
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
-    """Bulk-synchronous over work-conserving makespans, for methods that ran on both."""
-    same = ["problem", "method", "variant"]
-    simulated = table[table["system_kind"] == "simulated"].drop_duplicates([*same, "system"])
+    """Bulk-synchronous over work-conserving makespans, for methods that ran on both.
+
+    Both makespans were found with as many evaluations, and with the same jitter.
+    """
+    simulated = table[table["system_kind"] == "simulated"]
+    if simulated.empty:
+        return []
+    simulated = simulated.assign(
+        label=method_labels(simulated), noise=simulated["rules"].map(_noise_of)
+    )
+    same = ["problem", "label", "variant", "evaluations", "noise"]
     rows = []
     for _, group in simulated.groupby(same, sort=False):
-        of_system = {row.system: row for row in group.itertuples()}
-        if {"bulk_synchronous", "work_conserving"} <= of_system.keys():
-            slow: Any = of_system["bulk_synchronous"]
-            fast: Any = of_system["work_conserving"]
-            told = PAPER_SYNCHRONOUS_MS.get(fast.workload, ())
-            known = told and fast.method == "enumerative" and is_papers_machine(fast)
+        slow, fast = (
+            list(cast(Any, group[group["system"] == system].itertuples()))
+            for system in ("bulk_synchronous", "work_conserving")
+        )
+        for one, other in product(slow, fast):
+            told = PAPER_SYNCHRONOUS_MS.get(other.workload, ())
+            known = told and other.method == "enumerative" and is_papers_machine(other)
+            rules = f" ({other.rules})" if len(fast) > 1 else ""
             rows.append(
                 {
-                    **{"problem": labels[fast.problem], "method": fast.method},
-                    "synchronous": makespan_text(slow),
-                    "work-conserving": makespan_text(fast),
-                    "ratio": _ratio(slow.makespan_s, fast.makespan_s),
+                    **{"problem": labels[other.problem], "method": f"{other.label}{rules}"},
+                    "synchronous": makespan_text(one),
+                    "work-conserving": makespan_text(other),
+                    "ratio": _ratio(one.makespan_s, other.makespan_s),
                     "paper": _ratio(*told) if known else "-",
                 }
             )
     note = "each method searches for each system; the paper's placements are EnumOpt's"
     return _table_of("Bulk-synchronous over work-conserving execution", note, rows)
+
+
+def _noise_of(rules: str) -> str:
+    """The jitter in the rules of a simulator, with which both systems must have been searched."""
+    return next((rule for rule in rules.split(", ") if rule.startswith("noise ")), "")
 
 
 def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
