@@ -195,8 +195,10 @@ def test_simplified_means_the_same(scalar, values):
 
 @pytest.mark.parametrize(
     "text",
-    ["mul(1e-30,mul(1e-30,x0))", "mul(mul(1e-30,x0),x1)", "mul(x0,mul(1e30,x1))"]
-    + ["div(mul(1e-30,x0),x1)"],
+    [
+        *("mul(1e-30,mul(1e-30,x0))", "mul(mul(1e-30,x0),x1)", "mul(x0,mul(1e30,x1))"),
+        "div(mul(1e-30,x0),x1)",
+    ],
 )
 def test_products_with_extreme_constants_keep_their_order(text):
     assert simplified(parse_scalar(text)) == parse_scalar(text)
