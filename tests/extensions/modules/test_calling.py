@@ -240,6 +240,15 @@ def test_numbers_texts_and_devices_of_all_kinds_are_saved(example, same):
         loaded.inputs((x, "another"))
 
 
+def test_arguments_that_cannot_be_saved_are_named_when_it_is_saved(tmp_path, caplog):
+    module, x = Takes(), draw(3)
+    placed = doppler.place(module, (x, {"by": torch.tanh}), "p100x4", evaluations=1)
+    placed.save(tmp_path)
+    assert "Takes: how.by (a builtin_function_or_method) cannot be saved, so only" in caplog.text
+    with pytest.raises(InputError, match=r"which cannot be saved: place the model in this process"):
+        doppler.execute(doppler.Placed.load(tmp_path), x, {"by": torch.tanh})
+
+
 class Takes(nn.Module):
     """Returns twice its first argument."""
 

@@ -94,6 +94,31 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
     }
 
 
+def unsaved_arguments(binding: Binding) -> list[str]:
+    """Return what of the arguments cannot be saved, such as ``settings.how (a function)``.
+
+    Args:
+        binding: to be saved.
+    """
+    found: list[str] = []
+
+    def look(tree: Tree, path: tuple[Any, ...]) -> None:
+        match tree:
+            case Constant(value):
+                word, kind, *_ = _constant_as_data(value)
+                if word == "opaque":
+                    found.append(f"{'.'.join(map(str, path[1:]))} (a {kind})")
+            case Row(_, children):
+                for k, child in enumerate(children):
+                    look(child, (*path, k))
+            case Object():
+                for key, child in (*tree.items, *tree.attributes):
+                    look(child, (*path, key))
+
+    look(binding.arguments, ())
+    return found
+
+
 def binding_of(data: Any, *, trust: bool = False) -> Binding:
     """Restore a binding from the data of `binding_as_data`.
 
