@@ -13,10 +13,12 @@ from doppler.einsum import (
     Program,
     Select,
     insert_formations,
+    lower,
     parse_program,
     training_program,
 )
 from doppler.einsum.program import Piece
+from doppler.executor import run_graph
 from doppler.graph.scalar import DTYPES, FUNCTIONS, Apply, Element
 from doppler.support.errors import InputError
 
@@ -187,6 +189,23 @@ def test_functions_of_two_arguments(name, is_quantized):
 def test_powers(exponent):
     base = "square(W[i]) + 0.1" if "." in exponent else "W[i]"
     check(f"weight W[6] f64; loss[] = sum(i) pow({base}, {exponent}) + pow(2, W[i])")
+
+
+def test_powers_of_zero():
+    values = torch.tensor([0.0, 0.0, 2.0, 0.5], dtype=torch.float64)
+    exponents = torch.tensor([2.0, 0.0, 0.0, 1.5], dtype=torch.float64)
+    text = "weight W[4] f64; weight V[4] f64; loss[] = sum(i) pow(W[i], V[i]) + pow(0, V[i])"
+    check_training(program_of(text), {"W": values, "V": exponents}, splits=[{}])
+
+
+def test_constants_that_are_far_from_1_do_not_overflow():
+    text = """
+        weight W[2] f32; input X[2] f32; input Z[2] f32
+        loss[] = sum(i) 1e-30 * X[i] * W[i] * Z[i]"""
+    inputs = {"W": torch.ones(2), "X": torch.full((2,), 1e25), "Z": torch.full((2,), 1e20)}
+    trained = training_program(program_of(text), learning_rate=1.0)
+    result = run_graph(lower(trained, {}), inputs)
+    torch.testing.assert_close(result["W.new"], torch.full((2,), -1e15))
 
 
 @pytest.mark.parametrize(("wide", "narrow"), [("f64", "f32"), ("f32", "f16"), ("f64", "f16")])
@@ -446,6 +465,19 @@ FAULTS = {
     "input X[3] f64; loss[] = sum(i) X[i]": "program 'test' has no weights to train",
     "weight W[3, 3] f64; L[i, j] = cholesky W[i, j]; loss[] = sum(i, j) L[i, j]": (
         "op 'L': cholesky has no gradient here"
+    ),
+    "weight W[3] f64; loss[] = sum(i) f64(i64(W[i] * 9))": (
+        "program 'test': the loss does not depend on the weight 'W'"
+    ),
+    "weight W[3] f64; Q[i] = i64(W[i]); loss[] = sum(i) f64(Q[i])": (
+        "program 'test': the loss does not depend on the weight 'W'"
+    ),
+    "weight W[3] i64; loss[] = sum(i) f64(W[i])": (
+        "program 'test': the weight 'W' is i64, which cannot be trained: make it an input, or a "
+        "weight of f16, bf16, f32, f64 or c64"
+    ),
+    "weight W[3] f64; loss[] = sum(i) i64(W[i])": (
+        "program 'test': the loss 'loss' is not one real number"
     ),
     "weight W[3] c64; loss[] = sum(i) W[i]": (
         "program 'test': the loss 'loss' is not one real number"

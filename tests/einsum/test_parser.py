@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from doppler.einsum import (
     Complexer,
@@ -21,6 +22,7 @@ from doppler.einsum.language.parser import parse
 from doppler.einsum.language.scope import Constants
 from doppler.einsum.opaque import Opaque
 from doppler.einsum.program import Piece
+from doppler.executor import run_graph
 from doppler.graph.scalar import DTYPES, FUNCTIONS, parse_scalar, render
 from doppler.support.errors import InputError
 
@@ -448,6 +450,14 @@ def test_faults_of_the_training_section():
             "f64, c64",
         ),
         ("fill X[n] f31 0", 11, "unknown dtype 'f31'"),
+        ("fill X[n] f16 1e6", 11, "f16 has no number 1000000.0"),
+        ("fill X[n] u8 -1", 11, "u8 has no number -1"),
+        ("fill X[n] i64 1 / 2", 11, "i64 has no number 0.5"),
+        ("fill X[n] i32 inf", 11, "i32 has no number inf"),
+        ("fill X[n] bool 2", 11, "bool has no number 2"),
+        ("fill X[n] i64 9007199254740993", 11, "i64 has no number 9007199254740993"),
+        ("Y[i, j] = A[i, j] + 9007199254740993", 21, "9007199254740993 has more digits than f64"),
+        ("Y[i, j] = 1 - bool(A[i, j])", 13, "'-' is not defined for bool: cast it, as in f32(...)"),
         ("fill X[n] f32 lower 0 else 1", 6, "'X' has no lower triangle: it takes 2 dimensions"),
         # parameters
         ("param n: paper=1", 7, "parameter 'n' is declared twice"),
@@ -501,6 +511,18 @@ def test_faults_are_one_line_that_points(line, column, message):
     assert message in text
     assert text.endswith(f"in {line!r}")
     assert "\n" not in text
+
+
+def test_expressions_may_be_long_but_not_endless():
+    x = torch.arange(64.0).view(8, 8)
+    for num in (180, 200):
+        text = f"program p\ninput A[8, 8] f32\nY[i, j] = {' + '.join(num * ['A[i, j]'])}"
+        if num == 180:
+            result = run_graph(lower(parse_program(text), {}), {"A": x})
+            torch.testing.assert_close(result["Y"], num * x)
+        else:
+            with pytest.raises(InputError, match="nested too deeply: name a part of it, in 'Y"):
+                parse_program(text)
 
 
 @pytest.mark.parametrize(

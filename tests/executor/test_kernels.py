@@ -254,6 +254,26 @@ def test_casts_and_results_of_another_dtype():
     assert torch.equal(as_complex, x.to(torch.complex64))
 
 
+WHOLE = {
+    "add(x0,1.0)": lambda x: x + 1,
+    "mul(3.0,x0)": lambda x: 3 * x,
+    "div(x0,2.0)": lambda x: torch.div(x, 2, rounding_mode="trunc"),
+    "div(x0,add(x0,1.0))": lambda x: torch.div(x, x + 1, rounding_mode="trunc"),
+    "where(less(x0,0.0),0.0,x0)": lambda x: x.clamp(min=0),
+    "maximum(x0,-5.0)": lambda x: x.clamp(min=-5),
+    "pow(x0,2.0)": lambda x: x**2,
+    "mul(x0,0.5)": lambda x: (x * 0.5).long(),
+    "pow(x0,-1.0)": lambda x: (x.double() ** -1).long(),
+}
+
+
+@pytest.mark.parametrize("scalar", WHOLE)
+def test_integers_keep_all_their_digits_beside_constants(scalar):
+    x = torch.tensor([2**62 + 1, 2**53 + 1, -7, 2**62 - 1, 1])
+    spec = spec_of(f"i->i:{scalar}", [(5,)], (5,), "i64")
+    assert torch.equal(run(spec, [x]), WHOLE[scalar](x))
+
+
 def test_constants_count_in_the_dtype_of_the_elements():
     # 0.1 as f32 is not 0.1 as f64; also an operand without dimensions is compared as f32.
     for shape, letters in (((1,), "i"), ((), "")):

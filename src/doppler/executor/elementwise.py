@@ -1,10 +1,12 @@
 """Scalar functions (graph.scalar), applied to all elements of torch tensors at once."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 
-from doppler.graph.scalar import Apply, Element, Number, Scalar
+from doppler.graph.scalar import DTYPES, WHOLE, Apply, Element, Number, Scalar
+from doppler.graph.scalar_algebra import dtype_of, list_elements
 
 TORCH_DTYPES = {
     "bool": torch.bool,
@@ -28,13 +30,21 @@ def _as_number(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     return lambda one, other: compare(one, other).to(torch.result_type(one, other))
 
 
+def _divide(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Divide; a quotient of integers is truncated, without a detour through f32."""
+    is_whole = not any(
+        x.is_floating_point() or x.is_complex() or x.dtype == torch.bool for x in (one, other)
+    )
+    return torch.div(one, other, rounding_mode="trunc" if is_whole else None)
+
+
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{"neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt},
     **{"rsqrt": torch.rsqrt, "relu": torch.relu, "square": torch.square, "abs": torch.abs},
     **{"sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu, "tanh": torch.tanh},
     **{"sign": torch.sign, "conj": torch.conj_physical},
     **{"sin": torch.sin, "cos": torch.cos, "erf": torch.erf},
-    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow},
+    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _divide, "pow": torch.pow},
     **{"maximum": torch.maximum, "minimum": torch.minimum},
     **{"equal": _as_number(torch.eq), "less": _as_number(torch.lt)},
     "where": lambda condition, one, other: torch.where(condition != 0, one, other),
@@ -42,13 +52,13 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def compile_scalar(
-    scalar: Scalar, *, num_operands: int, widen: bool, device: torch.device
+    scalar: Scalar, *, dtypes: Sequence[str], widen: bool, device: torch.device
 ) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
     """Compile a scalar function to a function of aligned tensors.
 
     Args:
         scalar: function of elements of the operands.
-        num_operands: number of operands.
+        dtypes: of the operands.
         widen: f16 and bf16 operands are passed as f32. A cast to f16 or bf16 inside the function
             rounds, and the computation continues in f32.
         device: of the operands; constants are put there too.
@@ -56,21 +66,63 @@ def compile_scalar(
     Raises:
         ValueError: the scalar names an operand that does not exist.
     """
+    for operand in list_elements(scalar):
+        if operand >= len(dtypes):
+            raise ValueError(f"x{operand}, but there are {len(dtypes)} operands")
+    steps: list[_Step] = []
+    _append_steps(scalar, steps, dtypes, widen, device)
+
+    def evaluate(elements: Sequence[torch.Tensor]) -> torch.Tensor:
+        stack: list[torch.Tensor] = []
+        for function, arity in steps:
+            if isinstance(function, int):
+                stack.append(elements[function])
+            elif isinstance(function, torch.Tensor):
+                stack.append(function)
+            else:
+                stack[-arity:] = [function(*stack[-arity:])]
+        return stack[0]
+
+    return evaluate
+
+
+# An operand by number, a constant, or a function with the number of its arguments.
+_Step: TypeAlias = tuple[int | torch.Tensor | Callable[..., torch.Tensor], int]
+
+
+def _append_steps(
+    scalar: Scalar, steps: list[_Step], dtypes: Sequence[str], widen: bool, device: torch.device
+) -> None:
+    """Append the steps that leave the value of a scalar on a stack."""
     if isinstance(scalar, Number):
-        constant = torch.tensor(scalar.value, dtype=torch.float64, device=device)
-        return lambda _: constant
-    if isinstance(scalar, Element):
-        if scalar.operand >= num_operands:
-            raise ValueError(f"x{scalar.operand}, but there are {num_operands} operands")
-        return lambda elements: elements[scalar.operand]
-    arguments = [
-        compile_scalar(one, num_operands=num_operands, widen=widen, device=device)
-        for one in scalar.arguments
-    ]
-    function = (
-        _cast(scalar, widen) if scalar.function in TORCH_DTYPES else FUNCTIONS[scalar.function]
+        steps.append((torch.tensor(scalar.value, dtype=torch.float64, device=device), 0))
+    elif isinstance(scalar, Element):
+        steps.append((scalar.operand, 0))
+    else:
+        is_whole = _is_of_integers(scalar, dtypes)
+        for one in scalar.arguments:
+            if isinstance(one, Number) and is_whole:
+                steps.append((torch.tensor(int(one.value), device=device), 0))
+            else:
+                _append_steps(one, steps, dtypes, widen, device)
+        function = FUNCTIONS.get(scalar.function) or _cast(scalar, widen)
+        steps.append((function, len(scalar.arguments)))
+
+
+def _is_of_integers(call: Apply, dtypes: Sequence[str]) -> bool:
+    """Whether a function reads integers, and constants of which torch can make integers as well.
+
+    Beside a constant in f64 torch would compute in f64, which has too few digits for 64 bits.
+    """
+    arguments = call.arguments[1:] if call.function == "where" else call.arguments
+    numbers = [one.value for one in arguments if isinstance(one, Number)]
+    least = 0 if call.function == "pow" else -(2.0**63)
+    return (
+        dtype_of(call, dtypes) in WHOLE
+        and call.function not in DTYPES
+        and len(numbers) < len(arguments)
+        and all(one.is_integer() and least <= one < 2.0**63 for one in numbers)
     )
-    return lambda elements: function(*(argument(elements) for argument in arguments))
 
 
 def _cast(call: Apply, widen: bool) -> Callable[[torch.Tensor], torch.Tensor]:

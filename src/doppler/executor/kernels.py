@@ -155,7 +155,7 @@ def _compile_join(
     is_short = not (isinstance(join, Apply) and any(isinstance(x, Apply) for x in join.arguments))
     widen = bool(aggregation) or not is_short
     try:
-        evaluate = compile_scalar(join, widen=widen, num_operands=len(layouts), device=device)
+        evaluate = compile_scalar(join, dtypes=spec.operand_dtypes, widen=widen, device=device)
     except ValueError as error:
         raise _misfit(spec, str(error)) from None
     num_aggregated = len(join_shape) - len(spec.output_shape)

@@ -4,7 +4,7 @@ As text they look like ``mul(x0,exp(x1))``. ``x0`` is an element of the first op
 are constants.
 """
 
-import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -91,8 +91,16 @@ def render(scalar: Scalar) -> str:
     return f"{scalar.function}({','.join(map(render, scalar.arguments))})"
 
 
+# A function with its bracket, an element, a number, or a mark.
+_TOKEN = re.compile(
+    r"\s*(?:(?P<function>[a-z]\w*)\(|x(?P<element>\d+)"
+    r"|(?P<number>-?(?:inf|nan|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))|(?P<mark>[,)]))\s*",
+    re.ASCII,
+)
+
+
 def parse_scalar(text: str) -> Scalar:
-    """Read what `render` wrote.
+    """Read what `render` wrote, however deeply it is nested.
 
     Args:
         text: of the function.
@@ -100,28 +108,31 @@ def parse_scalar(text: str) -> Scalar:
     Raises:
         ValueError: it is not a scalar function.
     """
-    try:
-        return _from_tree(ast.parse(text, mode="eval").body)
-    except SyntaxError:
-        raise ValueError(f"{text!r} is not a scalar function") from None
-
-
-def _from_tree(tree: ast.AST) -> Scalar:
-    if isinstance(tree, ast.Name) and tree.id.startswith("x") and tree.id[1:].isdigit():
-        return Element(int(tree.id[1:]))
-    if isinstance(tree, ast.Name) and tree.id in ("inf", "nan"):
-        return Number(float(tree.id))
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
-        return Number(float(tree.value))
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        operand = _from_tree(tree.operand)
-        if isinstance(operand, Number):
-            return Number(-operand.value)
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        arity, _ = FUNCTIONS.get(tree.func.id, (None, 0))
-        if arity == len(tree.args):
-            return Apply(tree.func.id, tuple(map(_from_tree, tree.args)))
-    raise ValueError(f"{ast.unparse(tree)!r} is not a scalar function")
+    fault = ValueError(f"{text!r} is not a scalar function")
+    # The calls whose brackets are open, each with its arguments so far; first the text itself.
+    calls: list[tuple[str, list[Scalar]]] = [("", [])]
+    place, is_complete = 0, False  # whether the last argument is complete
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None or is_complete != bool(token["mark"]):
+            raise fault
+        place = token.end()
+        if token["function"]:
+            calls.append((token["function"], []))
+        elif token["mark"] == ",":
+            is_complete = False
+        elif token["mark"]:
+            name, arguments = calls.pop()
+            if not calls or FUNCTIONS.get(name, (0, 0))[0] != len(arguments):
+                raise fault
+            calls[-1][1].append(Apply(name, tuple(arguments)))
+        else:
+            element, is_complete = token["element"], True
+            leaf = Element(int(element)) if element else Number(float(token["number"]))
+            calls[-1][1].append(leaf)
+    if len(calls) > 1 or len(calls[0][1]) > 1 or not is_complete:
+        raise fault
+    return calls[0][1][0]
 
 
 def count_flops(scalar: Scalar, *, is_complex: bool = False) -> int:
@@ -135,6 +146,15 @@ def count_flops(scalar: Scalar, *, is_complex: bool = False) -> int:
         return 0
     own = COMPLEX_FLOPS[scalar.function] if is_complex else FUNCTIONS[scalar.function][1]
     return own + sum(count_flops(one, is_complex=is_complex) for one in scalar.arguments)
+
+
+def count_calls(scalar: Scalar) -> int:
+    """Count the functions in a scalar function.
+
+    Args:
+        scalar: the function.
+    """
+    return 1 + sum(map(count_calls, scalar.arguments)) if isinstance(scalar, Apply) else 0
 
 
 def map_elements(scalar: Scalar, change: Callable[[int], Scalar]) -> Scalar:

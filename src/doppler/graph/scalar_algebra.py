@@ -1,7 +1,9 @@
 """Builds scalar functions, and simplifies them on the way, so that they look as if written by hand.
 
-Constants are folded and moved to the front of products, and signs to the very front. ``0 * x`` is
-0, even if x may be infinite.
+Constants are folded and moved to the front of products, and signs to the very front, unless they
+are so large or small that products might overflow elsewhere. ``0 * x`` is 0, even if x may be
+infinite. This is for gradients, which nobody has written; the ops of torch modules are simplified
+without changing a bit of their results (doppler.extensions.modules.simplifying).
 """
 
 from collections.abc import Sequence
@@ -140,7 +142,7 @@ def mul(a: Scalar, b: Scalar) -> Scalar:
             return neg(b)
         case Number(value), Apply("neg", (inner,)):
             return mul(Number(-value), inner)
-        case Number(value), Apply("mul", (Number(other), rest)):
+        case Number(value), Apply("mul", (Number(other), rest)) if _are_mild(value, other):
             return mul(Number(value * other), rest)
         case Number(), _:
             return Apply("mul", (a, b))
@@ -148,11 +150,16 @@ def mul(a: Scalar, b: Scalar) -> Scalar:
             return neg(mul(inner, b))
         case _, Apply("neg", (inner,)):
             return neg(mul(a, inner))
-        case Apply("mul", (Number() as value, rest)), _:
-            return mul(value, mul(rest, b))
-        case _, Apply("mul", (Number() as value, rest)):
-            return mul(value, mul(a, rest))
+        case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
+            return mul(Number(value), mul(rest, b))
+        case _, Apply("mul", (Number(value), rest)) if _are_mild(value):
+            return mul(Number(value), mul(a, rest))
     return Apply("mul", (a, b))
+
+
+def _are_mild(*constants: float) -> bool:
+    """Whether products with constants hardly overflow earlier or later if they are reordered."""
+    return all(value == 0 or 2.0**-30 <= abs(value) <= 2.0**30 for value in constants)
 
 
 def div(a: Scalar, b: Scalar) -> Scalar:
@@ -171,8 +178,8 @@ def div(a: Scalar, b: Scalar) -> Scalar:
             return a
         case Apply("neg", (inner,)), _:
             return neg(div(inner, b))
-        case Apply("mul", (Number() as value, rest)), _:
-            return mul(value, div(rest, b))
+        case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
+            return mul(Number(value), div(rest, b))
     return Apply("div", (a, b))
 
 

@@ -2,13 +2,13 @@
 
 The adjoint of a value is the gradient of a loss with respect to it. At a kink the derivative is the
 mean of both sides (maximum, minimum, abs), but 0 for relu at 0, as in torch. Step functions (sign,
-equal, less) have the derivative 0.
+equal, less, and casts to integers and bool) have the derivative 0.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
-from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar
+from doppler.graph.scalar import DTYPES, WHOLE, Apply, Element, Number, Scalar
 from doppler.graph.scalar_algebra import (
     ZERO,
     add,
@@ -90,6 +90,21 @@ def _log(a: Scalar) -> Scalar:
     return Apply("log", (a,))
 
 
+def _adjoint_of_base(u: Scalar, a: Scalar, b: Scalar) -> Scalar:
+    """Return 0 where the exponent is 0, also at the base 0."""
+    share = mul(u, mul(b, power(a, sub(b, _ONE))))
+    return share if isinstance(b, Number) else Apply("where", (b, share, ZERO))
+
+
+def _adjoint_of_exponent(u: Scalar, y: Scalar, a: Scalar, b: Scalar) -> Scalar:
+    """Return 0 at the base 0 unless the exponent is negative, where the logarithm is infinite."""
+    share = mul(u, mul(y, _log(a)))
+    if isinstance(a, Number) and a.value != 0:
+        return share
+    is_zero = _ONE if isinstance(a, Number) else Apply("equal", (a, ZERO))
+    return Apply("where", (mul(is_zero, sub(_ONE, Apply("less", (b, ZERO)))), ZERO, share))
+
+
 def _silu_slope(a: Scalar) -> Scalar:
     sigmoid = Apply("sigmoid", (a,))
     return mul(sigmoid, add(_ONE, mul(a, sub(_ONE, sigmoid))))
@@ -117,10 +132,7 @@ _RULES: dict[str, Callable[..., tuple[Scalar, ...]]] = {
     "sub": lambda u, y, a, b: (u, neg(u)),
     "mul": lambda u, y, a, b: (mul(u, b), mul(a, u)),
     "div": lambda u, y, a, b: (div(u, b), neg(mul(u, div(y, b)))),
-    "pow": lambda u, y, a, b: (
-        mul(u, mul(b, power(a, sub(b, _ONE)))),
-        mul(u, mul(y, _log(a))),
-    ),
+    "pow": lambda u, y, a, b: (_adjoint_of_base(u, a, b), _adjoint_of_exponent(u, y, a, b)),
     "maximum": lambda u, y, a, b: (
         mul(u, _is_larger_or_half(a, b)),
         mul(u, _is_larger_or_half(b, a)),
@@ -137,4 +149,5 @@ _RULES: dict[str, Callable[..., tuple[Scalar, ...]]] = {
         Apply("where", (c, ZERO, u)),
     ),
     **dict.fromkeys(DTYPES, lambda u, y, a: (u,)),
+    **dict.fromkeys((*WHOLE, "bool"), lambda u, y, a: (ZERO,)),
 }

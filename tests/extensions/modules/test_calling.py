@@ -1,8 +1,9 @@
 """Modules called as their users call them: whatever holds tensors, effects, random numbers."""
 
+import io
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ from doppler.extensions.modules import (
     load_exported,
     load_module,
 )
+from doppler.extensions.modules.saving import binding_as_data, binding_of
 from doppler.extensions.modules.trees import Flat, rebuilt
 from doppler.support.errors import InputError
 
@@ -210,6 +212,50 @@ def test_members_of_an_enumeration_are_saved(tmp_path):
         doppler.execute(loaded, x, Mode.SUM)
 
 
+class Name(StrEnum):
+    """Members that are also texts, as those of transformers."""
+
+    SUM = "sum"
+
+
+@pytest.mark.parametrize(
+    ("example", "same"),
+    [
+        (Name.SUM, Name.SUM),
+        (np.float64(2.0), 2.0),
+        (np.int64(2), np.int64(2)),
+        (torch.device("cpu"), torch.device("cpu")),
+        ({Name.SUM: 1, (0, "a"): 2}, {Name.SUM: 1, (0, "a"): 2}),
+    ],
+)
+def test_numbers_texts_and_devices_of_all_kinds_are_saved(example, same):
+    module, x = Takes(), draw(3)
+    binding = import_module(module, (x, example)).binding
+    file = io.BytesIO()
+    torch.save(binding_as_data(binding), file)
+    file.seek(0)
+    loaded = binding_of(torch.load(file, weights_only=True), trust=True)
+    assert len(loaded.inputs((x, same))) == 1
+    with pytest.raises(InputError, match="in the example it was"):
+        loaded.inputs((x, "another"))
+
+
+def test_arguments_that_cannot_be_saved_are_named_when_it_is_saved(tmp_path, caplog):
+    module, x = Takes(), draw(3)
+    placed = doppler.place(module, (x, {"by": torch.tanh}), "p100x4", evaluations=1)
+    placed.save(tmp_path)
+    assert "Takes: how.by (a builtin_function_or_method) cannot be saved, so only" in caplog.text
+    with pytest.raises(InputError, match=r"which cannot be saved: place the model in this process"):
+        doppler.execute(doppler.Placed.load(tmp_path), x, {"by": torch.tanh})
+
+
+class Takes(nn.Module):
+    """Returns twice its first argument."""
+
+    def forward(self, x, how):
+        return x * 2
+
+
 def test_place_and_run_are_called_as_the_module_is():
     module, (args, kwargs) = Calls(), call_of()
     quick = {"cluster": "p100x4", "evaluations": 4, "decomposition": "published"}
@@ -298,6 +344,34 @@ def test_a_run_writes_what_the_forward_writes():
     assert not torch.equal(modules[0][1].running_mean, before)
     for one, other in zip(modules[0].buffers(), modules[1].buffers(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+class Decaying(nn.Module):
+    """Writes into its parameter in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(draw(4, 2))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return (x @ self.weight).square().mean()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_run_writes_into_parameters_what_the_forward_writes(training):
+    module, other, x = Decaying(), Decaying(), draw(3, 4)
+    imported = import_module(module, (x,), training=training, learning_rate=0.5)
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs((x,)))
+    loss = other(x)
+    (gradient,) = torch.autograd.grad(loss, other.weight)
+    torch.testing.assert_close(imported.binding.outputs(results), loss.detach())
+    imported.binding.write_effects((x,), {}, results)
+    torch.testing.assert_close(module.weight, other.weight)
+    if training:
+        new = imported.binding.new_parameters(results)["weight"]
+        torch.testing.assert_close(new, (other.weight - 0.5 * gradient).detach())
 
 
 def test_inputs_of_a_module_on_the_meta_device_may_be_elsewhere():

@@ -198,6 +198,23 @@ def test_what_cannot_be_split_is_said_and_computed_whole(function, line):
     assert found.startswith(line)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x @ x, (x @ x).detach()),
+        lambda x: repeated_results(x.exp(), 1),
+        lambda x: repeated_results(x @ x, 2),
+        lambda x: repeated_results(x.exp(), 3),
+    ],
+)
+def test_a_result_in_several_shapes_is_returned_in_each(function):
+    check(Function(function), draw(4, 4))
+
+
+def repeated_results(x: Tensor, num: int) -> list[Tensor]:
+    return [x, *[x.flatten(), x.detach(), x.view(16, 1)][:num]]
+
+
 def test_results_that_are_inputs_or_results_twice_or_read_on():
     def function(x):
         y = x + 1
@@ -269,6 +286,123 @@ def test_halves_are_rounded_behind_every_op_as_torch_does(name, dtype):
     found = imported.binding.outputs(run_graph(graph, inputs))
     assert found.dtype == dtype
     torch.testing.assert_close(found, module(x), rtol=0, atol=0, equal_nan=True)
+
+
+F16_TENTH = torch.tensor([0.1, 0.2, 0.05], dtype=torch.float16)
+BIG = torch.tensor([[2**62 + 1, 2**53 + 1, -(2**63), 2**63 - 1], [5, 2**60 + 7, 1, 3]])
+# Of the kind that a shorter formula would change: results beside torch's own, bit for bit.
+EXACT = {
+    "a constant twice": (lambda x: x * 1e30 * 1e30, torch.tensor([0.0, 1e-30, 1e-45])),
+    "up and down": (lambda x: x * 10 * 0.1, torch.tensor([1e38, 3.0])),
+    "small before large": (
+        lambda x, y: (x * 1e-30) * y,
+        torch.tensor([1e25]),
+        torch.tensor([1e25]),
+    ),
+    "scaled squares": (lambda x: (x * 1e-25) * (x * 1e-25), torch.tensor([1e30, 3e25])),
+    "quotient of a product": (lambda x, y: (x * 3) / y, torch.tensor([3e38]), torch.tensor([10.0])),
+    "0 below": (lambda x, y: 1 / -(x - y), torch.ones(2), torch.ones(2)),
+    "f16 constants in f32": (
+        lambda x: x + torch.full((3,), 0.1, dtype=torch.float16),
+        draw(3),
+    ),
+    "f32 constants in f64": (lambda x: x * torch.full((3,), 0.1), draw(3).double()),
+    "a constant of bool": (lambda x: x * torch.full((3,), 2, dtype=torch.bool), draw(3)),
+    "constants of integers": (
+        lambda x: torch.cat((x, torch.full((2,), 2.7, dtype=torch.int32))),
+        draw(3),
+    ),
+    "f16 chosen": (lambda x: torch.where(x > 0.1, x, 0.1).float(), F16_TENTH),
+    "f16 filled": (lambda x: x.masked_fill(x < 0.2, 0.1).float(), F16_TENTH),
+    "f16 compared": (lambda x: torch.stack((x < 0.1, x == 0.1, x >= 0.1, x != 0.2)), F16_TENTH),
+    "f16 with bf16": (
+        lambda x, y: torch.stack((x < y, x == y)),
+        F16_TENTH,
+        torch.tensor([0.1, 0.2, 0.05], dtype=torch.bfloat16),
+    ),
+    "a f16 bias beyond the range": (
+        lambda b, x, y: torch.addmm(b, x, y) * 0.5,
+        *(torch.full(shape, 100.0).half() for shape in ((3,), (2, 4), (4, 3))),
+    ),
+    "f16 products of one element": (
+        lambda x, y: (x @ y) * 0.5,
+        torch.full((2, 1), 300.0).half(),
+        torch.full((1, 3), 300.0).half(),
+    ),
+    "f16 repeated": (
+        lambda x: x.expand(100_000, 3).sum(0),
+        torch.tensor([[0.0, 0.125, 0.25]]).half(),
+    ),
+    "f16 repeated beyond the range": (
+        lambda x: x.expand(100, 3).sum(0) * 0.01,
+        torch.full((1, 3), 1000.0).half(),
+    ),
+    "integers gathered": (lambda x, i: x.gather(1, i), BIG, torch.tensor([[3], [1]])),
+    "integers repeated": (lambda x: x.expand(3, 2, 4).sum(0), BIG),
+    "integers multiplied": (lambda x: (x % 1_000_003).expand(3, 2, 4).prod(0), BIG),
+    "complex numbers multiplied": (
+        lambda x: x.expand(2, 3).prod(0),
+        torch.complex(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, -1.0])),
+    ),
+    "one index": (lambda x, i: x.index_select(0, i), draw(4, 3), torch.tensor(2)),
+    "fewer degrees of freedom than taken": (lambda x: x.var(1, correction=5), draw(2, 3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:var")
+@pytest.mark.parametrize("name", EXACT)
+def test_results_are_those_of_torch_in_every_bit(name):
+    function, *inputs = EXACT[name]
+    imported = import_module(Function(function), tuple(inputs))
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs(inputs))
+    expected = function(*inputs)
+    torch.testing.assert_close(
+        imported.binding.outputs(results), expected, rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_elu_keeps_its_digits_near_0():
+    x = torch.tensor([-1e-7, -1e-5, -1e-3, -20.0, -torch.inf, torch.nan, 0.0, 2.0])
+    imported = import_module(Function(functional.elu), (x,))
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs((x,)))
+    torch.testing.assert_close(
+        imported.binding.outputs(results), functional.elu(x), rtol=1e-6, atol=0, equal_nan=True
+    )
+
+
+def test_scores_of_f16_attention_may_exceed_its_range_before_they_are_scaled():
+    x = torch.full((1, 2, 4, 128), 25.0).half() * torch.linspace(0.5, 1, 4).half()[:, None]
+    check(Function(lambda q: functional.scaled_dot_product_attention(q, q, q)), x, tolerance=1e-2)
+
+
+def repeatedly(times: int, step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def function(x: Tensor) -> Tensor:
+        for _ in range(times):
+            x = step(x)
+        return x
+
+    return function
+
+
+def table(x: Tensor) -> Tensor:
+    """A constant of many steps, each of which reads the one before twice."""
+    constant = torch.ones(3)
+    for _ in range(300):
+        constant = constant * 0.5 + constant.flip(0) * 0.5
+    return x * constant
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        repeatedly(300, torch.sin),
+        repeatedly(20, lambda x: functional.gelu(x, approximate="tanh")),
+        repeatedly(20, functional.leaky_relu),
+        table,
+    ],
+)
+def test_long_chains_of_elementwise_ops(function):
+    check(Function(function), draw(3))
 
 
 def test_a_bias_that_counts_nothing_is_ignored_even_where_it_is_none():

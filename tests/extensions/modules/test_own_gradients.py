@@ -205,6 +205,36 @@ class Frozen(nn.Module):
         return (self.second(self.first(x)) / scale + bias).square().sum()
 
 
+class Estimated(torch.autograd.Function):
+    """Returns its first argument; its second one has a gradient, though its value is not read."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, (gradient * ctx.saved_tensors[0]).sum(0)
+
+
+def test_a_parameter_with_a_gradient_and_an_unread_value_is_trained():
+    class Estimating(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return Estimated.apply(x, self.weight).square().mean()
+
+    module, x = Estimating(), torch.arange(6.0).view(2, 3)
+    imported = import_module(module, (x,), training=True, learning_rate=1.0)
+    results = run_graph(lower(imported.program, {}), imported.binding.inputs((x,)))
+    (gradient,) = torch.autograd.grad(module(x), module.weight)
+    new = imported.binding.new_parameters(results)["weight"]
+    torch.testing.assert_close(new, module.weight.detach() - gradient)
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: Teacher(torch.no_grad), lambda: Teacher(torch.enable_grad), Frozen],

@@ -96,6 +96,18 @@ class Nothing(nn.Module):
         return x.shape[0]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda m: torch.jit.trace(m, ONES)])
+def test_modules_of_torch_jit_are_refused(compiled):
+    inner = compiled(nn.Linear(4, 4))
+    for module, place in ((inner, type(inner).__name__), (nn.Sequential(inner), "Sequential, ")):
+        with pytest.raises(InputError, match=rf"^{place}.*compiled by torch\.jit, which"):
+            import_module(module, (ONES,))
+
+
+ONES = torch.ones(3, 4)
+
+
 def test_a_module_that_returns_no_tensor_is_refused_for_that():
     with pytest.raises(InputError, match=r"^Nothing: returns no tensor"):
         doppler.place(Nothing(), torch.zeros(3, 4), "p100x4", evaluations=1)

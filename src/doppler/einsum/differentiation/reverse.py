@@ -23,6 +23,9 @@ from doppler.graph.scalar import Element, Number
 from doppler.graph.scalar_algebra import add, mul, sub
 from doppler.support.errors import InputError
 
+# Dtypes of real numbers, which have gradients.
+_REAL = ("f16", "bf16", "f32", "f64")
+
 
 def training_program(program: Program, *, learning_rate: float) -> Program:
     """Extend a program to one step of gradient descent: its gradients and the new weights.
@@ -37,13 +40,14 @@ def training_program(program: Program, *, learning_rate: float) -> Program:
         learning_rate: factor of the gradients that are subtracted.
 
     Raises:
-        InputError: there is no loss, the loss is not one real number, there is no weight, the loss
-            does not depend on a weight, or a complex number has no gradient here.
+        InputError: there is no loss, the loss is not one real number, there is no weight, a weight
+            is of integers, the loss does not depend on a weight, or a complex number has no
+            gradient here.
     """
     if program.loss is None:
         raise InputError(f"program {program.name!r} has no loss to train on")
     loss = program.nodes[program.loss]
-    if loss.shape or loss.dtype == "c64":
+    if loss.shape or loss.dtype not in _REAL:
         raise InputError(
             f"program {program.name!r}: the loss {_stem(program.nodes, program.loss)!r} is not one "
             f"real number"
@@ -55,6 +59,13 @@ def training_program(program: Program, *, learning_rate: float) -> Program:
     ]
     if not weights:
         raise InputError(f"program {program.name!r} has no weights to train")
+    for weight in weights:
+        node = program.nodes[weight]
+        if node.dtype not in (*_REAL, "c64"):
+            raise InputError(
+                f"program {program.name!r}: the weight {node.name!r} is {node.dtype}, which cannot "
+                "be trained: make it an input, or a weight of f16, bf16, f32, f64 or c64"
+            )
     construction = Construction(program)
     gradients = _differentiate(construction, program.loss)
     for weight in weights:

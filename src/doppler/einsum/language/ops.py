@@ -15,6 +15,8 @@ from doppler.einsum.language.scope import Extents, Scope, check_letters, listed
 from doppler.einsum.program import Einsum
 from doppler.graph.scalar import COMPLEX_FLOPS, DTYPES, Apply, Element, Number, Scalar
 
+# Functions within each other; more would exhaust Python's stack where they are differentiated.
+_DEEPEST = 190
 _AGGREGATIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
@@ -76,13 +78,22 @@ class _Operands:
         self.extents = Extents(scope.source)
         self.functions: list[Function] = []
 
-    def resolve(self, expression: Expression) -> _Value:
+    def resolve(self, expression: Expression, depth: int = 0) -> _Value:
         if isinstance(expression, TensorAccess):
             return self._element(expression)
         if not isinstance(expression, Function):
-            return _Value(Number(float(self.scope.constants.value(expression))), None)
+            value = self.scope.constants.value(expression)
+            if isinstance(value, int) and value != float(value):
+                raise self.source.fault(
+                    expression, f"{value} has more digits than f64, which constants are in"
+                )
+            return _Value(Number(float(value)), None)
         self.scope.constants.check(expression)
-        arguments = [self.resolve(argument) for argument in expression.arguments]
+        if depth == _DEEPEST:
+            raise self.source.fault(
+                expression.place, "an expression is nested too deeply: name a part of it"
+            )
+        arguments = [self.resolve(argument, depth + 1) for argument in expression.arguments]
         numbers = [one.scalar.value for one in arguments if isinstance(one.scalar, Number)]
         if len(numbers) == len(arguments):
             value = self.scope.constants.apply(expression, numbers)
@@ -113,6 +124,11 @@ class _Operands:
             )
         if dtypes == ["c64"]:
             self._check_defined(function)
+        if dtypes == ["bool"] and function.name in ("neg", "sub"):
+            raise self.source.fault(
+                function.place,
+                f"'{function.place}' is not defined for bool: cast it, as in f32(...)",
+            )
         return function.name if function.name in DTYPES else dtypes[0]
 
     def _check_defined(self, function: Function) -> None:

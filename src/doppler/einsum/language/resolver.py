@@ -17,7 +17,7 @@ from doppler.einsum.language.parser import (
     parse,
 )
 from doppler.einsum.language.repetition import repeat_layers
-from doppler.einsum.language.scope import Constants, Scope, listed, positive_integers
+from doppler.einsum.language.scope import Constants, Scope, holds, listed, positive_integers
 from doppler.einsum.language.views import resolve_view
 from doppler.einsum.program import Fill, Input, Program, insert_formations
 from doppler.support.errors import InputError
@@ -103,14 +103,19 @@ def _add(scope: Scope, statement: Statement) -> None:
 
 
 def _fill(scope: Scope, statement: FillStatement) -> Fill:
-    below, *above = (float(scope.constants.value(one)) for one in statement.values)
+    dtype = scope.dtype(statement.dtype)
+    values = [scope.constants.value(one) for one in statement.values]
+    for value in values:
+        if not holds(dtype, value):
+            raise scope.source.fault(statement.dtype, f"{dtype} has no number {value}")
+    below, *above = map(float, values)
     if above and len(statement.extents) < 2:
         raise scope.source.fault(
             statement.name, f"'{statement.name}' has no lower triangle: it takes 2 dimensions"
         )
     return Fill(
         name=str(statement.name),
-        dtype=scope.dtype(statement.dtype),
+        dtype=dtype,
         shape=tuple(scope.constants.extent(one) for one in statement.extents),
         below=below,
         above=above[0] if above else None,

@@ -33,6 +33,27 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
 }
 
 
+# Least and largest integer of a dtype, or largest number of one of floating-point numbers.
+_INTEGERS = {
+    **{"bool": (0, 1), "u8": (0, 2**8 - 1)},
+    **{f"i{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+}
+_LARGEST = {"f16": 65504.0, "bf16": 2.0**127 * (2 - 2.0**-7), "f32": 2.0**127 * (2 - 2.0**-23)}
+
+
+def holds(dtype: str, value: Constant) -> bool:
+    """Return whether a tensor of a dtype can have a value, rounded if it is no integer.
+
+    Args:
+        dtype: of the tensor.
+        value: of an element.
+    """
+    if dtype in _INTEGERS:
+        least, most = _INTEGERS[dtype]
+        return float(value).is_integer() and least <= value <= most and value == float(value)
+    return not _LARGEST.get(dtype, math.inf) < abs(value) < math.inf
+
+
 def listed(names: Iterable[str]) -> str:
     """Join names for a message.
 

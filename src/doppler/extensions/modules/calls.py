@@ -85,7 +85,7 @@ def shared_dims(node: fx.Node) -> Shared:
     if rule is not None:
         try:
             return rule(node)
-        except (AssertionError, IndexError, TypeError, ValueError):
+        except (ArithmeticError, AssertionError, IndexError, TypeError, ValueError):
             return {}  # an unusual call that the rule does not cover
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise(node)
@@ -202,7 +202,7 @@ def _index_select(node: fx.Node) -> Shared:
     assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
     rank = rank_of(data)
     others = {one: one for one in range(rank) if one != dim % rank}
-    return {data: others, index: {0: dim % rank}}
+    return {data: others, index: {0: dim % rank} if rank_of(index) else {}}
 
 
 def _gather(node: fx.Node) -> Shared:
@@ -210,8 +210,9 @@ def _gather(node: fx.Node) -> Shared:
     assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
     rank = rank_of(index)
     shapes = data.meta["val"].shape, index.meta["val"].shape
+    # The index may have fewer rows than the data; a block of them would read the first rows.
     alike = [one for one in range(rank) if one != dim % rank and shapes[0][one] == shapes[1][one]]
-    return {data: {one: one for one in alike}, index: {one: one for one in range(rank)}}
+    return {data: {one: one for one in alike}, index: {one: one for one in (*alike, dim % rank)}}
 
 
 def _index(node: fx.Node) -> Shared:

@@ -19,7 +19,7 @@ from doppler.extensions.modules.ops import CONSTANTS, convert_op
 from doppler.extensions.modules.prices import flops_of
 from doppler.extensions.modules.ties import all_ties, is_tensor, shape_of
 from doppler.extensions.modules.values import Builder, Shape, Value
-from doppler.graph.scalar import Element
+from doppler.graph.scalar import Element, count_calls
 from doppler.support.errors import InputError
 
 DTYPES = {
@@ -27,6 +27,10 @@ DTYPES = {
     **{torch.int32: "i32", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16"},
     **{torch.float32: "f32", torch.float64: "f64", torch.complex64: "c64"},
 }
+
+# Functions that elementwise ops have together if they become one. Some read their operand several
+# times, so without a limit a chain of them would grow exponentially.
+_MOST_CALLS = 100
 
 
 class Conversion:
@@ -124,7 +128,8 @@ class Conversion:
             value = self._converted(node)
             if not value.name:
                 value = replace(value, name=self.name(node))
-            if len(node.users) > 1 and not value.is_at_hand:
+            is_shared = len(node.users) > 1 and not value.is_at_hand
+            if is_shared or count_calls(value.scalar) > _MOST_CALLS:
                 value = self.builder.stored(value, value.name)
             self._values[node] = value
 
@@ -214,9 +219,11 @@ class Conversion:
         wholes = [builder.whole(self.value(node), f"output{k}") for k, node in enumerate(nodes)]
         numbers = [whole.operands[0].node for whole in wholes]
         is_read = {operand for node in builder.nodes for operand in node.operands}
-        for k, (number, whole) in enumerate(zip(tuple(numbers), wholes, strict=True)):
+        found = tuple(numbers)
+        for k, (number, whole) in enumerate(zip(found, wholes, strict=True)):
             is_input = isinstance(builder.nodes[number], Input)
-            if number in is_read or is_input or numbers.count(number) > 1:
+            # Every result that shares its node is copied, because the copies read the node.
+            if number in is_read or is_input or found.count(number) > 1:
                 every, whole = list(range(len(whole.extents))), replace(whole, name="")
                 copy = builder.computed(f"output{k}", whole, every)
                 numbers[k] = copy.operands[0].node

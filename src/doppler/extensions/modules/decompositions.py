@@ -36,7 +36,11 @@ def attention(
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if query.dtype == torch.float16:  # scores before scaling may exceed its range
+        scores = query * factor @ key.transpose(-2, -1)
+    else:
+        scores = query @ key.transpose(-2, -1) * factor
     if is_causal:
         rows, columns = scores.shape[-2:]
         mask = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()

@@ -74,12 +74,22 @@ def draw_of(node: fx.Node) -> Callable[[], torch.Tensor] | None:
 
 @torch.no_grad()
 def evaluated(node: fx.Node) -> torch.Tensor:
-    """Compute an op that depends only on constants.
+    """Compute an op that depends only on constants, and each op before it once.
 
     Args:
         node: the op.
     """
-    return _called(node, evaluated)
+    values: dict[fx.Node, Any] = {}
+    waiting = [node]
+    while waiting:
+        one = waiting[-1]
+        missing = [read for read in one.all_input_nodes if read not in values]
+        waiting += missing
+        if not missing:
+            waiting.pop()
+            if one not in values:  # several ops wait for it
+                values[one] = _called(one, values.__getitem__)
+    return values[node]
 
 
 def _called(node: fx.Node, value_of: Callable[[fx.Node], torch.Tensor]) -> torch.Tensor:

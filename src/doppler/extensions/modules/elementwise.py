@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from doppler.extensions.modules.values import HALF, Shape, Value, apply, constant
+from doppler.extensions.modules.simplifying import wide
+from doppler.extensions.modules.values import Shape, Value, apply, constant
 from doppler.graph.scalar import WHOLE
 
 aten = torch.ops.aten
@@ -96,7 +97,9 @@ def _gelu(c: Calculator, a: Value, approximate: str = "none") -> Value:
 
 
 def _elu(c: Calculator, a: Value, alpha: float = 1, scale: float = 1, inner: float = 1) -> Value:
-    low = c.mul(alpha, c.sub(c.exp(c.mul(inner, c.minimum(a, 0.0))), 1.0))
+    # exp(x) - 1 = tanh(x / 2) (exp(x) + 1), of which no digits cancel near 0.
+    negative = c.mul(inner, c.minimum(a, 0.0))
+    low = c.mul(alpha, c.mul(c.tanh(c.mul(0.5, negative)), c.add(c.exp(negative), 1.0)))
     return c.mul(scale, c.add(c.relu(a), low))
 
 
@@ -191,10 +194,12 @@ def elementwise(
         return calculator.truth(COMPARISONS[packet](calculator, *arguments))
     if target in ARITHMETIC and dtype != "bool" and options.get("rounding_mode") is None:
         # As in torch's kernels: computed in f32, and rounded once after each op.
-        wide = "f32" if dtype in HALF else dtype
-        return ARITHMETIC[target](Calculator(wide, shape), *arguments, **options).cast(dtype)
+        calculator = Calculator(wide(dtype), shape)
+        return ARITHMETIC[target](calculator, *arguments, **options).cast(dtype)
     return None
 
 
 def _widest(dtypes: Any) -> str:
+    if {"f16", "bf16"} <= {*dtypes}:
+        return "f32"  # neither has all numbers of the other
     return next(one for one in ("f64", "f32", "bf16", "f16") if one in dtypes)

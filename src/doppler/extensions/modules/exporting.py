@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,6 +93,7 @@ def export(
         call = tuple(example_inputs), dict(example_kwargs)
     else:
         own, name = module, type(module).__name__
+        _check_not_compiled(own, name)
         parameters, label = parameter_names(module.forward), name
         call = by_name(parameters, example_inputs, example_kwargs)
     given = Flat(call)
@@ -118,6 +120,16 @@ def export(
                 f"{_where(label, path)}: torch.export fails{own_function(error)}: "
                 f"{type(error).__name__}: {first_line(error)}"
             ) from None
+
+
+def _check_not_compiled(module: nn.Module, label: str) -> None:
+    for path, one in module.named_modules():
+        if isinstance(one, torch.jit.ScriptModule):
+            place = f"{label}, module {path!r}" if path else label
+            raise InputError(
+                f"{place}: compiled by torch.jit, which torch.export cannot read; place the module "
+                "that it was made from"
+            )
 
 
 def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool) -> Any:
@@ -192,7 +204,9 @@ def _where(own: str, path: list[tuple[str, str]]) -> str:
 
 def _line(error: Exception) -> str:
     """Return the line of the user's code if torch's error names it."""
-    found = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error))
+    lines = re.finditer(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error))
+    ours = os.path.dirname(os.path.abspath(__file__))
+    found = next((one for one in lines if not one[1].startswith(ours)), None)
     return f" ({found[1].rsplit('/', 1)[-1]}:{found[2]}: {found[3].strip()})" if found else ""
 
 

@@ -18,6 +18,7 @@ from doppler.extensions.modules.drawing import evaluated
 from doppler.extensions.modules.elementwise import Calculator
 from doppler.extensions.modules.exporting import Exported, export
 from doppler.extensions.modules.factors import Same
+from doppler.extensions.modules.simplifying import wide
 from doppler.extensions.modules.structure import structure_of
 from doppler.extensions.modules.tidying import tidy
 from doppler.support.errors import InputError
@@ -89,7 +90,8 @@ class _Import:
         self.placeholders: dict[str, fx.Node] = {}
         self.inputs: dict[str, str] = {}
         for node in self.graph.find_nodes(op="placeholder"):
-            if node.users and isinstance(node.meta.get("val"), torch.Tensor):
+            is_read = node.users or node.name in self.gradients
+            if is_read and isinstance(node.meta.get("val"), torch.Tensor):
                 asked = self.state_of.get(node.name) or node.name
                 name = self.conversion.add_input(node, asked)
                 self.placeholders[name], self.inputs[node.name] = node, name
@@ -107,7 +109,7 @@ class _Import:
                 continue
             if spec.kind == OutputKind.USER_OUTPUT:
                 results.append(node)
-            elif spec.kind == OutputKind.BUFFER_MUTATION:
+            elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 effects[str(spec.target)] = node
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 effects[self._user_inputs().index(str(spec.target))] = node
@@ -140,10 +142,12 @@ class _Import:
         """
         for placeholder, gradient in self.gradients.items():
             name = self.inputs[placeholder]
-            weight = self.conversion.value(self.placeholders[name])
-            calculator = Calculator(weight.dtype, weight.shape)
+            # If the forward writes into the parameter, the step begins where the forward ends.
+            written = self.effects.get(self.state_of[placeholder])
+            weight = self.conversion.value(written or self.placeholders[name])
+            calculator = Calculator(wide(weight.dtype), weight.shape)
             step = calculator.mul(learning_rate, self.conversion.value(gradient))
-            new = calculator.sub(weight, step)
+            new = calculator.sub(weight, step).cast(weight.dtype)
             every = list(range(len(new.extents)))
             self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)
             self._add_step(name, f"{name}.new")

@@ -7,7 +7,8 @@ from torch import fx
 
 from doppler.extensions.modules.elementwise import Calculator
 from doppler.extensions.modules.reductions import mean_of, size_of
-from doppler.extensions.modules.values import HALF, Value
+from doppler.extensions.modules.simplifying import wide
+from doppler.extensions.modules.values import Value
 
 if TYPE_CHECKING:
     from doppler.extensions.modules.conversion import Conversion
@@ -46,7 +47,7 @@ def _statistics(
     """
     if source not in c.statistics:
         value = c.builder.stored(c.value(data), f"{name}.operand")
-        value = value.cast("f32") if value.dtype in HALF else value
+        value = value.cast(wide(value.dtype))
         calculator = Calculator(value.dtype, value.shape)
         mean = mean_of(c, value, dims, f"{name}.mean")
         centred = c.builder.stored(calculator.sub(value, mean), f"{name}.centred")
@@ -94,9 +95,9 @@ def batch_norm(c: "Conversion", node: fx.Node) -> Value | None:
     else:
         num = size_of(value, dims)
         before, new = c.value(variance), narrow.mul(num / max(num - 1, 1), own_variance)  # type: ignore[arg-type]
-    running = Calculator(dtype, shape)
+    running = Calculator(wide(dtype), shape)
     moved = running.mul(momentum, new.regrouped(shape))
-    return running.add(running.mul(1 - momentum, before), moved)
+    return running.add(running.mul(1 - momentum, before), moved).cast(dtype)
 
 
 def _normed(
@@ -111,7 +112,7 @@ def _normed(
 ) -> Value:
     """Normalise by the running statistics of the training."""
     dtype = c.dtype(node)
-    calculator = Calculator("f32" if dtype in HALF else dtype, value.shape)
+    calculator = Calculator(wide(dtype), value.shape)
     scale = calculator.rsqrt(calculator.add(_channels(c, variance, value), eps))
     result = calculator.mul(calculator.sub(value, _channels(c, mean, value)), scale)
     return _scaled(c, result, weight, bias).cast(dtype)

@@ -13,6 +13,7 @@ from doppler.extensions.modules.elementwise import Calculator, elementwise
 from doppler.extensions.modules.nodes import place_of
 from doppler.extensions.modules.norms import batch_norm, layer_norm
 from doppler.extensions.modules.reductions import mean_of, reduce
+from doppler.extensions.modules.simplifying import wide
 from doppler.extensions.modules.ties import (
     BATCH_NORMS,
     COPIES,
@@ -22,7 +23,7 @@ from doppler.extensions.modules.ties import (
     reduced_dims,
     slice_range,
 )
-from doppler.extensions.modules.values import HALF, Value, constant
+from doppler.extensions.modules.values import Value, constant
 from doppler.extensions.modules.views import concatenation, cut_of, index_of, part_of
 from doppler.graph.scalar import WHOLE
 from doppler.support.errors import InputError
@@ -146,7 +147,9 @@ def _cat(c: "Conversion", node: fx.Node) -> Value | None:
 
 
 def _reduction(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
-    def rule(c: "Conversion", node: fx.Node) -> Value:
+    def rule(c: "Conversion", node: fx.Node) -> Value | None:
+        if c.dtype(node) == "c64" and aggregation != "add":
+            return None  # programs only add complex numbers
         value = _operand(c, node).cast(c.dtype(node))
         reduced = reduce(c, value, reduced_dims(node), aggregation, c.name(node))
         return reduced.regrouped(c.shape(node))
@@ -187,23 +190,24 @@ def _gather(c: "Conversion", node: fx.Node) -> Value | None:
 
 def _mean(c: "Conversion", node: fx.Node) -> Value:
     dtype = c.dtype(node)
-    value = _operand(c, node).cast("f32" if dtype in HALF else dtype)
+    value = _operand(c, node).cast(wide(dtype))
     mean = mean_of(c, value, reduced_dims(node), c.name(node))
     return mean.regrouped(c.shape(node)).cast(dtype)
 
 
 def _variance(c: "Conversion", node: fx.Node) -> Value | None:
-    correction: Any = node.kwargs.get("correction", 1)
+    correction: Any = node.kwargs.get("correction")
+    correction = 1 if correction is None else correction
     dims, value, name = reduced_dims(node), _operand(c, node), c.name(node)
-    if value.dtype == "c64":
-        return None
     num = math.prod(factor for dim in dims for factor in value.shape[dim])
+    if value.dtype == "c64" or num <= correction:  # torch divides by 0, not by a negative number
+        return None
     value = c.builder.stored(value, f"{name}.operand")
-    value = value.cast("f32") if value.dtype in HALF else value
+    value = value.cast(wide(value.dtype))
     calculator = Calculator(value.dtype, value.shape)
     centred = calculator.sub(value, mean_of(c, value, dims, f"{name}.mean"))
     total = reduce(c, calculator.square(centred), dims, "add", name)
-    scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
+    scaled = Calculator(value.dtype, total.shape).mul(1 / (num - correction), total)
     return scaled.regrouped(c.shape(node)).cast(c.dtype(node))
 
 
@@ -211,7 +215,7 @@ def _softmax(c: "Conversion", node: fx.Node) -> Value:
     dim: Any = node.args[1]
     name, dtype = c.name(node), c.dtype(node)
     value = c.builder.stored(_operand(c, node), f"{name}.operand")
-    value = value.cast("f32") if value.dtype in HALF else value
+    value = value.cast(wide(value.dtype))
     dims = [dim % len(value.shape)]
     calculator = Calculator(value.dtype, value.shape)
     largest = reduce(c, value, dims, "max", f"{name}.max")
@@ -230,14 +234,14 @@ def _dropout(c: "Conversion", node: fx.Node) -> Value:
     assert isinstance(source, fx.Node)
     data, probability, train = source.args
     kept: Any = 1 - probability if train is not False else 1  # type: ignore[operator]
-    calculator = Calculator(c.dtype(node), c.shape(node))
+    calculator = Calculator(wide(c.dtype(node)), c.shape(node))
     if kept == 1:
         return c.value(data) if place == 0 else constant(1, "bool", c.shape(node))  # type: ignore[arg-type]
     mask = c.add_drawn(source, node, "bool", mask_of_dropout(source))
     if place == 1:
         return mask
     scaled = calculator.mul(c.value(data), 1 / kept if kept else 0.0)  # type: ignore[arg-type]
-    return calculator.mul(scaled, mask)
+    return calculator.mul(scaled, mask).cast(c.dtype(node))
 
 
 # --- Products -------------------------------------------------------------------------------------
@@ -256,13 +260,14 @@ def _addmm(c: "Conversion", node: fx.Node) -> Value | None:
     product = _product(c, node, first=1)
     if product is None:
         return None
-    calculator = Calculator(c.dtype(node), c.shape(node))
+    dtype = c.dtype(node)
+    calculator = Calculator(wide(dtype), c.shape(node))
     bias, alpha, beta = _operand(c, node), node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     if alpha != 1:
         product = calculator.mul(alpha, product)
-    if beta == 0:  # torch then ignores the bias, also where it is infinite or NaN
-        return product
-    return calculator.add(product, bias if beta == 1 else calculator.mul(beta, bias))
+    if beta != 0:  # with 0 torch ignores the bias, also where it is infinite or NaN
+        product = calculator.add(product, bias if beta == 1 else calculator.mul(beta, bias))
+    return product.cast(dtype)
 
 
 _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {

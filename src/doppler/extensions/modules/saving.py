@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from doppler.extensions.modules.binding import Binding, GivenTensor, Result
@@ -91,6 +92,31 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
         "structure": _structure_as_data(binding.structure),
         "state": {n: _kept(t) for n, t in binding.state.items() if n in used},
     }
+
+
+def unsaved_arguments(binding: Binding) -> list[str]:
+    """Return what of the arguments cannot be saved, such as ``settings.how (a function)``.
+
+    Args:
+        binding: to be saved.
+    """
+    found: list[str] = []
+
+    def look(tree: Tree, path: tuple[Any, ...]) -> None:
+        match tree:
+            case Constant(value):
+                word, kind, *_ = _constant_as_data(value)
+                if word == "opaque":
+                    found.append(f"{'.'.join(map(str, path[1:]))} (a {kind})")
+            case Row(_, children):
+                for k, child in enumerate(children):
+                    look(child, (*path, k))
+            case Object():
+                for key, child in (*tree.items, *tree.attributes):
+                    look(child, (*path, key))
+
+    look(binding.arguments, ())
+    return found
 
 
 def binding_of(data: Any, *, trust: bool = False) -> Binding:
@@ -274,21 +300,39 @@ def _tree_as_data(tree: Tree) -> list[Any]:
     match tree:
         case Leaf(number):
             return ["leaf", number]
-        case Constant(value) if isinstance(value, PLAIN) and not isinstance(value, torch.device):
-            return ["constant", value]
-        case Constant(value) if isinstance(value, type):
-            return ["class", _class_name(value)]
-        case Constant(value) if isinstance(value, Enum):
-            return ["enum", _class_name(type(value)), value.name]
         case Constant(value):
-            return ["opaque", type(value).__name__]
+            return _constant_as_data(value)
         case Row(kind, children):
             return ["sequence", _class_name(kind), [_tree_as_data(one) for one in children]]
     pairs = (
-        [[key, _tree_as_data(child)] for key, child in part]
+        [[_key_as_data(key), _tree_as_data(child)] for key, child in part]
         for part in (tree.items, tree.attributes)
     )
     return ["object", _class_name(tree.kind), *pairs, list(tree.both)]
+
+
+def _constant_as_data(value: Any) -> list[Any]:
+    # A member of an enumeration or a number of NumPy may also be a text or a number of Python,
+    # but a file with its class could not be read without executing code.
+    if isinstance(value, Enum):
+        return ["enum", _class_name(type(value)), value.name]
+    if isinstance(value, np.generic) and type(value.item()) in PLAIN:
+        value = value.item()
+    if isinstance(value, torch.device):
+        return ["device", str(value)]
+    if type(value) in PLAIN:
+        return ["constant", value]
+    if isinstance(value, type):
+        return ["class", _class_name(value)]
+    return ["opaque", type(value).__name__]
+
+
+def _key_as_data(key: Any) -> Any:
+    """Return a plain key, or a tuple of such keys, as it is; another one as a list."""
+    parts = key if type(key) is tuple else (key,)
+    if all(type(one) in PLAIN and type(one) is not torch.device for one in parts):
+        return key
+    return _constant_as_data(key)
 
 
 def _tree_of(data: Any, trust: bool, where: str) -> Tree:
@@ -305,6 +349,11 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
             if not issubclass(kind, Enum) or rest[0] not in kind.__members__:
                 raise fault(where, "a member of an enumeration", data)
             return Constant(kind[rest[0]])
+        case "device":
+            try:
+                return Constant(torch.device(read_text(first, where)))
+            except RuntimeError:
+                raise fault(where, "a device of torch", first) from None
         case "opaque":
             return Constant(Unsaved(read_text(first, where)))
         case "sequence" if len(rest) == 1:
@@ -332,7 +381,12 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
 
 def _pair(data: Any, trust: bool, where: str) -> tuple[Any, Tree]:
     key, child = _so_many(data, 2, where)
-    if not all(isinstance(one, PLAIN) for one in (key if isinstance(key, tuple) else (key,))):
+    if isinstance(key, list):
+        found = _tree_of(key, trust, where)
+        if not isinstance(found, Constant):
+            raise fault(where, "a key", key)
+        key = found.value
+    elif not all(isinstance(one, PLAIN) for one in (key if isinstance(key, tuple) else (key,))):
         raise fault(where, "a number or text as key", key)
     return key, _tree_of(child, trust, where)
 

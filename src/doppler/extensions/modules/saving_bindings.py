@@ -1,5 +1,6 @@
 """Saves the module of a placed model in a directory, and loads it in another process."""
 
+import logging
 import math
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from doppler.extensions.modules import Binding, import_module
-from doppler.extensions.modules.saving import binding_as_data, binding_of
+from doppler.extensions.modules.saving import binding_as_data, binding_of, unsaved_arguments
 from doppler.extensions.modules.trees import rebuilt
 from doppler.graph import DataflowGraph
 from doppler.support.errors import InputError
@@ -20,7 +21,7 @@ _MAX_MB = 1e6
 
 
 def save_binding(binding: Binding, directory: Path) -> None:
-    """Write a binding, with the parameters of its module.
+    """Write a binding, with the parameters of its module; warn of arguments that are lost.
 
     Args:
         binding: to save.
@@ -28,6 +29,13 @@ def save_binding(binding: Binding, directory: Path) -> None:
     """
     path = directory / _MODULE
     torch.save(binding_as_data(binding), path)
+    lost = unsaved_arguments(binding)
+    if lost:
+        logging.getLogger(__name__).warning(
+            "%s: %s cannot be saved, so only this process can execute the placement",
+            binding.name,
+            ", ".join(lost),
+        )
 
 
 def load_binding(

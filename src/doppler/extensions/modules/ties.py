@@ -303,6 +303,6 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
             ties += _getitem(node)
         elif tensors_of(node):
             # An op with an unusual call that its rule does not cover becomes a call without ties.
-            with suppress(AssertionError, IndexError, TypeError, ValueError):
+            with suppress(ArithmeticError, AssertionError, IndexError, TypeError, ValueError):
                 ties += list(ties_of(node))
     return ties

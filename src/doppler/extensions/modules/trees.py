@@ -195,9 +195,10 @@ def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
         place = ".".join(map(str, path[1:])) or "what it is called with"
         given, known = _told(other), _told(one)
         known = "another one" if given == known else known
+        is_lost = isinstance(one, Constant) and isinstance(one.value, Unsaved)
+        remedy = "in this process" if is_lost else "with the arguments of its calls"
         raise InputError(
-            f"{what}: {place} is {given}, in the example it was {known}: place the model with the "
-            "arguments of its calls"
+            f"{what}: {place} is {given}, in the example it was {known}: place the model {remedy}"
         )
     return [flat.tensors[numbers[k]] for k in range(len(numbers))]
 
@@ -265,6 +266,8 @@ def _alike(one: Any, other: Any, above: tuple[int, ...] = ()) -> bool:
     """Whether two values without tensors are the same to a module."""
     if one is other or id(one) in above:
         return True
+    # What was saved has a number of Python in place of one of NumPy.
+    one, other = (x.item() if isinstance(x, np.generic) else x for x in (one, other))
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):

@@ -13,22 +13,15 @@ from string import ascii_letters
 from typing import NamedTuple, TypeAlias
 
 from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
+from doppler.extensions.modules.simplifying import rounded, rounded_to, simplified
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
-from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
 # For each dimension of a torch tensor its factors, outermost first; empty for one element.
 Shape: TypeAlias = tuple[tuple[int, ...], ...]
 
-_SIMPLIFYING = {
-    **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
-}
-
-# Dtypes whose ops are computed in f32 and rounded.
-HALF = ("f16", "bf16")
-
-# Scalar function of (element, n) that equals aggregating n equal elements; maximum and minimum
-# leave the element as it is.
-_REPEATED = {"add": mul, "mul": power}
+# Function of (element, n) that equals aggregating n equal elements; maximum and minimum leave the
+# element as it is.
+_REPEATED = {"add": "mul", "mul": "pow"}
 
 
 class Operand(NamedTuple):
@@ -136,13 +129,15 @@ class Value:
         return self.moved(shape, places)
 
     def cast(self, dtype: str) -> "Value":
-        """Return the value in another dtype; a constant only changes its dtype.
+        """Return the value in another dtype; a constant is rounded to it.
 
         Args:
             dtype: of the result.
         """
-        if dtype == self.dtype or isinstance(self.scalar, Number):
-            return replace(self, dtype=dtype)
+        if dtype == self.dtype:
+            return self
+        if isinstance(self.scalar, Number):
+            return constant(self.scalar.value, dtype, self.shape)
         return replace(self, scalar=Apply(dtype, (self.scalar,)), dtype=dtype)
 
 
@@ -150,11 +145,11 @@ def constant(number: float, dtype: str, shape: Shape = ()) -> Value:
     """Return a tensor of equal elements.
 
     Args:
-        number: the elements.
+        number: the elements, rounded to the dtype.
         dtype: of the tensor.
         shape: of the tensor.
     """
-    return Value(shape, Number(float(number)), (), dtype)
+    return Value(shape, Number(rounded(number, dtype)), (), dtype)
 
 
 def apply(function: str, values: Sequence[Value], dtype: str, shape: Shape) -> Value:
@@ -176,17 +171,8 @@ def apply(function: str, values: Sequence[Value], dtype: str, shape: Shape) -> V
                 own[k] = len(operands)
                 operands.append(one)
         arguments.append(map_elements(wide.scalar, lambda k, own=own: Element(own[k])))
-    simplify = None if any(map(_is_nothing, arguments)) else _SIMPLIFYING.get(function)
-    scalar = simplify(*arguments) if simplify else Apply(function, tuple(arguments))
+    scalar = rounded_to(simplified(function, arguments, dtype), dtype)
     return _with_used_operands(Value(shape, scalar, tuple(operands), dtype))
-
-
-def _is_nothing(scalar: Scalar) -> bool:
-    """Whether it is 0, or 0 times a value, which is NaN where that value is infinite."""
-    match scalar:
-        case Number(0) | Apply("mul", (Number(0), _)):
-            return True
-    return False
 
 
 def _with_used_operands(value: Value) -> Value:
@@ -306,7 +292,8 @@ class Builder:
         # Along factors along which the value is only repeated, the result has a closed form.
         times = math.prod(value.extents[place] for place in gone if place not in present)
         if times > 1 and aggregation in _REPEATED:
-            scalar = _REPEATED[aggregation](value.scalar, Number(float(times)))
+            repeated = value.scalar, Number(float(times))
+            scalar = simplified(_REPEATED[aggregation], repeated, value.dtype)
             value = replace(value, scalar=scalar)
         summed = [place for place in gone if place in present]
         if not summed:
@@ -314,7 +301,8 @@ class Builder:
             operands = tuple(
                 Operand(one.node, tuple(into[at] for at in one.at)) for one in value.operands
             )
-            return replace(value, shape=shape, operands=operands)
+            scalar = rounded_to(value.scalar, value.dtype)
+            return replace(value, shape=shape, scalar=scalar, operands=operands)
         return self.tensor(self._einsum(name, value, kept, summed, aggregation), shape)
 
     def contracted(self, one: Value, other: Value, *, name: str, dtype: str, dims: int) -> Value:
