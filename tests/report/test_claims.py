@@ -204,6 +204,24 @@ def test_each_table_answers_its_claim_with_what_the_policy_decides(name):
     assert cells(number, {name: made_up(searched)}, "search")
 
 
+@pytest.mark.parametrize(
+    ("makespans", "outcome"),
+    [
+        ([0.9, 0.9001, 0.9002], "agree"),
+        ([1.005, 1.0051, 1.0049], "agree"),
+        ([0.8, 1.0, 1.1], "level"),
+        ([1.2, 1.2001, 1.2002], "against"),
+        ([1.005], "agree"),
+        ([1.02], "against"),
+    ],
+)
+def test_encoding_once_must_surely_cost_at_most_a_hundredth(makespans, outcome):
+    rows = seeds(makespans, method="doppler_per_episode greedy")
+    rows += seeds([1.0, 1.0001, 0.9999][: len(makespans)], method="doppler_per_step greedy")
+    (cell,) = cells(7, {"ablation/message_passing": summary(rows)})
+    assert cell.outcome == outcome
+
+
 def test_nothing_is_placed_on_one_device():
     table = made_up(["doppler greedy", "critical_path"], num_devices=1)
     assert cells(9, {"fewer_devices": table}) == []
