@@ -72,9 +72,9 @@ def test_the_devices_of_the_host_share_its_memory():
 
 def test_devices_of_one_gpu_share_its_memory(gpus):
     gpus(80, 60)
-    assert [d.memory_bytes for d in host(device_type="cuda", num_devices=2).devices] == [60, 60]
-    shared = host(device_type="cuda", num_devices=4)
-    assert [d.memory_bytes for d in shared.devices] == [30] * 4
+    assert [d.memory_bytes for d in host(device_type="cuda", num_devices=2).devices] == [80, 60]
+    shared = host(device_type="cuda", num_devices=5)
+    assert [d.memory_bytes for d in shared.devices] == [80 / 3, 30, 80 / 3, 30, 80 / 3]
     assert shared.devices[3].name == "cuda:3"
     gpus()
     with pytest.raises(InputError, match="cluster 'host': there is no GPU"):

@@ -176,7 +176,7 @@ BAD_OVERRIDES = {
     ),
     "no order on fifo": (
         ["stage=evaluate", "baseline=annealing_order", "system=published"],
-        "baseline: none",
+        "baseline: nothing to compare (annealing_order)",
     ),
 }
 

@@ -38,7 +38,7 @@ def host(
     host_latency_s: Amount | None = None,
     shared: Sequence[Mapping] | None = None,
 ) -> Cluster:
-    """Describe this machine as a cluster; memory is divided equally, and speeds are guesses.
+    """Describe this machine as a cluster; devices divide memory equally, and speeds are guesses.
 
     Args:
         name: of the cluster.

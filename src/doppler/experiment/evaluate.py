@@ -34,8 +34,8 @@ class Evaluate(Stage):
         if not methods:
             names = ", ".join(run.spec.baselines)
             raise InputError(
-                f"baseline: nothing to compare: {names} found no placement that fits in memory, or "
-                "search for an order that this system ignores"
+                f"baseline: nothing to compare ({names}): no placement that fits in memory was "
+                "found, or what is searched for is an order of ops, which this system ignores"
             )
         methods.sort(key=lambda method: method.makespan_s)
         return finish(run, methods[0], methods[1:], {}, ranks=True)
