@@ -420,6 +420,28 @@ def test_rows_in_doubt_are_marked_in_tables():
     assert "do not trust these rows, 1.0 cores busy" in table.note
 
 
+def test_cells_in_doubt_are_marked_where_problems_stand_side_by_side():
+    controls = [
+        *seeds([0.2, 0.2], method="heft", variant="b"),
+        *seeds([0.2, 0.2], method="heft", variant="b", problem="p1", workload="ffnn", doubt="busy"),
+    ]
+    learned = [*seeds([0.1, 0.1]), *seeds([0.1, 0.1], problem="p1", workload="ffnn")]
+    rows = [{**vars(row), "is_control": row in controls} for row in [*learned, *controls]]
+    overview, ratios = result_tables(summarise(pd.DataFrame(rows)), LABELS)[:2]
+    assert lines(overview) == [
+        ("doppler", "own", "100 ± 0", "100 ± 0"),
+        ("heft", "own", "200 ± 0", "200 ± 0 (!)"),
+    ]
+    told = {method: cells for method, *cells in lines(ratios)}
+    assert [cell.endswith(" (!)") for cell in told["doppler"]] == [False, True], (
+        "of a doubted control"
+    )
+    assert all(
+        table.note.startswith("(!): do not trust these rows, busy. ")
+        for table in (overview, ratios)
+    )
+
+
 def test_spreads_have_two_digits_and_means_the_same_decimals():
     assert MILLISECONDS.text_with_spread(48.9123e-3, 0.316e-3) == "48.91 ± 0.32"
     assert MILLISECONDS.text_with_spread(48.9123e-3, 13.16e-3) == "49 ± 13"

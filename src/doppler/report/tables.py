@@ -172,9 +172,10 @@ def _found_by(rows: pd.DataFrame) -> list[str]:
     return texts
 
 
-def _with_doubts(labels: list[str], rows: pd.DataFrame) -> list[str]:
+def _with_doubts(texts: list[str], rows: pd.DataFrame) -> list[str]:
+    """A text for each row, with a mark where its measurements cannot be trusted."""
     return [
-        label + (DOUBT if doubt else "") for label, doubt in zip(labels, rows["doubt"], strict=True)
+        text + (DOUBT if doubt else "") for text, doubt in zip(texts, rows["doubt"], strict=True)
     ]
 
 
@@ -194,7 +195,8 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
     """Makespans of all methods on all problems of one machine."""
     rows = _labelled(rows)
     units = {str(key): unit_of(group["makespan_s"]) for key, group in rows.groupby("problem")}
-    rows["text"] = [_in(units[str(row.problem)], row) for row in rows.itertuples()]
+    texts = [_in(units[str(row.problem)], row) for row in rows.itertuples()]
+    rows["text"] = _with_doubts(texts, rows)
     names, problems = _by_gap(rows), rows["problem"].unique()
     grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])
     cells = grid["text"].unstack().reindex(index=names, columns=problems).fillna("-")
@@ -209,7 +211,7 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
     is_measured = (rows["system_kind"] == "measured").any()
     return TextTable(
         title=f"Overview: {where}",
-        note=_MEASURED if is_measured else _SIMULATED,
+        note=_doubted(rows) + (_MEASURED if is_measured else _SIMULATED),
         cells=cells.rename_axis("method").reset_index(),
         bold=frozenset((i, j + 2) for i, j in np.argwhere(best.to_numpy()).tolist()),
         marked=frozenset(
@@ -221,7 +223,10 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
 def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """All methods on all problems of one machine, relative to the best control of each."""
     parts = [
-        group.assign(label=method_labels(group), text=list(map(str, over_controls(group))))
+        group.assign(
+            label=method_labels(group),
+            text=_with_doubts(list(map(str, over_controls(group))), _with_those_of_controls(group)),
+        )
         for _, group in rows.groupby("problem", sort=False)
         if group["is_control"].any() and not group["is_control"].all()
     ]
@@ -231,9 +236,16 @@ def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[T
     grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])["text"]
     cells = grid.unstack().reindex(index=_by_gap(rows), columns=rows["problem"].unique())
     cells.columns = _short(cells.columns, labels)
-    note = f"Makespan over that of the best control, which learns nothing, {_INTERVAL}"
+    note = f"{_doubted(rows)}Makespan over that of the best control, which learns nothing, "
+    note += _INTERVAL
     cells = cells.fillna("-").rename_axis("method").reset_index()
     return [TextTable(title=f"Over the best control: {where}", note=note, cells=cells)]
+
+
+def _with_those_of_controls(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a problem; those without a doubt get that of a control, of which ratios are."""
+    doubts = list(filter(None, rows.loc[rows["is_control"], "doubt"]))
+    return rows.assign(doubt=rows["doubt"].replace("", doubts[0])) if doubts else rows
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -259,7 +271,8 @@ def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> li
     rows["label"] = rows["label"].astype(str)
     is_measured = (rows["system_kind"] == "measured").any()
     optima = optima_table(where, rows) if _has_optima(rows) else []
-    return [*optima, file_table(where, _MEASURED if is_measured else _SIMULATED, rows, labels)]
+    note = _doubted(rows) + (_MEASURED if is_measured else _SIMULATED)
+    return [*optima, file_table(where, note, rows, labels)]
 
 
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
