@@ -274,6 +274,19 @@ def test_integers_keep_all_their_digits_beside_constants(scalar):
     assert torch.equal(run(spec, [x]), WHOLE[scalar](x))
 
 
+@pytest.mark.parametrize("dtype", ["i64", "i32", "i16", "i8", "u8"])
+def test_integers_are_divided_by_zero_and_at_the_end_of_their_range(dtype):
+    ends = torch.iinfo(TORCH_DTYPES[dtype])
+    least, most = ends.min, ends.max
+    x = torch.tensor([7, 0, most, least, least], dtype=TORCH_DTYPES[dtype])
+    y = torch.tensor([0, 0, most, least or 1, most], dtype=TORCH_DTYPES[dtype])
+    spec = spec_of("i,i->i:div(x0,x1)", [(5,), (5,)], (5,), dtype)
+    assert run(spec, [x, y]).tolist() == [0, 0, 1, int(least < 0), -1 if least else 0]
+    if least:
+        negated = run(spec, [x, torch.full_like(x, -1)])
+        assert torch.equal(negated, -x), "the least integer has no counterpart and stays"
+
+
 def test_constants_count_in_the_dtype_of_the_elements():
     # 0.1 as f32 is not 0.1 as f64; also an operand without dimensions is compared as f32.
     for shape, letters in (((1,), "i"), ((), "")):

@@ -439,6 +439,14 @@ def test_a_session_that_nobody_closes_ends_with_its_last_reference():
     del session
 
 
+def test_a_closed_session_says_so():
+    of = problem("chainmm", 2)
+    with Threads().open(of) as session:
+        session.measure(np.zeros((1, of.num_ops), dtype=int))
+    with pytest.raises(ExecutionError, match="this session is closed"):
+        session.measure(np.zeros((1, of.num_ops), dtype=int))
+
+
 def test_a_closed_session_that_is_kept_holds_no_memory():
     with Threads().open(problem("cholesky")) as session:
         result = weakref.ref(session._memory.result(0, 0))

@@ -222,6 +222,28 @@ def test_encoding_once_must_surely_cost_at_most_a_hundredth(makespans, outcome):
     assert cell.outcome == outcome
 
 
+def of_budget(rows, budget: int) -> pd.DataFrame:
+    return summary([replace(row, evaluations=budget) for row in rows]).assign(run_budget=budget)
+
+
+def test_barriers_are_compared_at_a_budget_that_both_systems_had():
+    free = seeds([1.0], method="enumerative")
+    barriers = seeds([1.5], method="enumerative", system="bulk_synchronous")
+    table = pd.concat(
+        [of_budget([*free, *barriers], 1000), of_budget(seeds([0.5], method="enumerative"), 4000)]
+    )
+    (cell,) = cells(4, {"wc_vs_sync": table})
+    assert cell.ours.value == pytest.approx(1.0 / 1.5)
+
+
+def test_other_machines_are_judged_by_the_budget_that_most_methods_had():
+    known = {"doppler greedy": 1.0, "critical_path": 2.0, "gdp greedy": 1.25}
+    rows = [row for method, value in known.items() for row in seeds([value], method=method)]
+    more = [*seeds([0.9], method="doppler greedy"), *seeds([1.8], method="critical_path")]
+    (cell,) = cells(9, {"main_8dev": pd.concat([of_budget(rows, 1000), of_budget(more, 4000)])})
+    assert cell.ours.value == pytest.approx(1.0 / 1.25)
+
+
 def test_nothing_is_placed_on_one_device():
     table = made_up(["doppler greedy", "critical_path"], num_devices=1)
     assert cells(9, {"fewer_devices": table}) == []

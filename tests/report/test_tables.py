@@ -420,6 +420,18 @@ def test_rows_in_doubt_are_marked_in_tables():
     assert "do not trust these rows, 1.0 cores busy" in table.note
 
 
+def test_a_control_of_as_large_a_budget_is_taken_though_its_seeds_executed_more():
+    rows = [
+        *seeds([0.2, 0.2], evaluations=71, budget=64),
+        *seeds([0.2, 0.2], method="search", variant="b", evaluations=74, budget=64),
+        *seeds([0.4, 0.4], method="search", variant="b", evaluations=20, budget=16),
+    ]
+    frame = pd.DataFrame([{**vars(row), "is_control": row.method == "search"} for row in rows])
+    (table,) = result_tables(summarise(frame), LABELS)
+    told = dict(zip(table.cells["method"], table.cells["over the best control"], strict=True))
+    assert told["doppler"] == "1.000 (1.000 to 1.000)"
+
+
 def test_cells_in_doubt_are_marked_where_problems_stand_side_by_side():
     controls = [
         *seeds([0.2, 0.2], method="heft", variant="b"),

@@ -154,7 +154,8 @@ def calibrate(
         system: to measure on.
         problem: whose kernels are measured.
         runs: number of placements of the problem, and of the graph that probes links.
-        seconds: minimum time for which each of the two is executed.
+        seconds: minimum time for which each of the two is executed. Links within one memory are
+            probed once more, with a large block.
         rng: draws placements and orders.
         links: whether to measure links.
 

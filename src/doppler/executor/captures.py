@@ -39,7 +39,7 @@ def _give_up(graph: Any, stream: Any, pool: Any) -> None:
     If CUDA refuses to end it, torch's allocator believes that it goes on: then no memory that is
     cached for one stream is given to another one, and emptying the cache is an internal error.
     """
-    # A signal may have come before a task's stream gave way to this one.
+    # A signal may have come while the stream of a task was current.
     with torch.cuda.stream(stream), suppress(RuntimeError):
         graph.capture_end()
     gpu = torch.device(stream.device).index

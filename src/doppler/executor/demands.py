@@ -33,7 +33,7 @@ from doppler.support.errors import InputError
 FloatArray = NDArray[np.float64]
 
 # Most calls of an action, and its target seconds. A GPU gets all calls of an action at once:
-# threads wait for each other to start them one by one, which would pass for sharing.
+# otherwise threads would queue to start kernels, and that waiting would count as sharing.
 _MOST_CALLS, _ACTION_S = 40, 2e-3
 # Number of windows per measurement (the median counts), and seconds of each.
 _WINDOWS, WINDOW_S = 3, 0.02

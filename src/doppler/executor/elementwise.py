@@ -31,11 +31,19 @@ def _as_number(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 def _divide(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Divide; a quotient of integers is truncated, without a detour through f32."""
-    is_whole = not any(
-        x.is_floating_point() or x.is_complex() or x.dtype == torch.bool for x in (one, other)
-    )
-    return torch.div(one, other, rounding_mode="trunc" if is_whole else None)
+    """Divide; a quotient of integers is truncated, without a detour through f32.
+
+    A quotient of an integer and 0 is 0. CPUs trap there, and for the least integer over -1, which
+    is itself.
+    """
+    dtype = torch.result_type(one, other)
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return torch.div(one, other)
+    is_zero = other == 0
+    is_negation = (other == -1) & dtype.is_signed
+    divisor = other.masked_fill(is_zero | is_negation, 1)
+    quotient = torch.div(one, divisor, rounding_mode="trunc")
+    return torch.where(is_negation, -one, quotient).masked_fill(is_zero, 0).to(dtype)
 
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {

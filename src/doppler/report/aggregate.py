@@ -178,19 +178,18 @@ def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
     Returns:
         The ratio to the control for each row; None for controls.
     """
-    controls = rows[rows["is_control"]].sort_values("evaluations")
+    by = "budget" if "budget" in rows else "evaluations"  # rows of earlier versions
+    controls = rows[rows["is_control"]].sort_values(by)
 
-    def strongest(evaluations: int) -> pd.Series:
-        fair = controls[controls["evaluations"] <= evaluations].drop_duplicates(
-            "method", keep="last"
-        )
+    def strongest(budget: int) -> pd.Series:
+        fair = controls[controls[by] <= budget].drop_duplicates("method", keep="last")
         least = controls.drop_duplicates("method")
         fair = pd.concat([fair, least[~least["method"].isin(fair["method"])]])
         return fair.iloc[int(fair["makespan_s"].to_numpy().argmin())]
 
     if controls.empty:
         return [None] * len(rows)
-    return [ratio_of(row, strongest(row.evaluations)) for row in cast(Any, rows.itertuples())]
+    return [ratio_of(row, strongest(getattr(row, by))) for row in cast(Any, rows.itertuples())]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -129,6 +129,25 @@ class _Results:
         self._tables = tables
         self.lacking: dict[str, dict[str, list[str]]] = {}
 
+    def at_common_budgets(self, name: str, method: str) -> "_Results":
+        """The same without rows of a method whose budget it did not have on all systems.
+
+        Args:
+            name: of the experiment.
+            method: of the rows.
+        """
+        table = self._tables.get(name)
+        if table is None or "run_budget" not in table:
+            return self
+        table = table.reset_index(drop=True)
+        rows = table[table["method"] == method]
+        systems = rows.groupby(["workload", "run_budget"])["system"].transform("nunique")
+        of_all = rows.groupby("workload")["system"].transform("nunique")
+        kept = table.drop(index=rows.index[systems < of_all])
+        found = _Results({**self._tables, name: kept})
+        found.lacking = self.lacking
+        return found
+
     def settings(
         self,
         rules: str,
@@ -136,6 +155,7 @@ class _Results:
         methods: Sequence[str],
         printed: Container[str] | None = None,
         *,
+        wanted: Sequence[str] = (),
         one_budget: bool = True,
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Each setting that has rows of all methods: in words, its workload, its rows by method.
@@ -148,6 +168,8 @@ class _Results:
             name: of the experiment.
             methods: that are needed.
             printed: workloads for which the paper prints a number; others are left out. None: all.
+            wanted: further methods. The budget with which most of them were run counts, of several
+                such budgets the largest.
             one_budget: false if the experiment gives these methods different budgets on purpose;
                 then the largest of each counts.
         """
@@ -160,7 +182,7 @@ class _Results:
         if table is None or missing:
             return
         for _, group in table.groupby(_setting_columns(table), sort=False):
-            rows = _rows_of(group, methods, one_budget=one_budget)
+            rows = _rows_of(group, methods, wanted, one_budget=one_budget)
             first = group.iloc[0]
             is_printed = printed is None or first["workload"] in printed
             if not is_printed or rows is None:
@@ -173,17 +195,15 @@ class _Results:
 
 
 def _rows_of(
-    group: pd.DataFrame, methods: Sequence[str], *, one_budget: bool
+    group: pd.DataFrame, methods: Sequence[str], wanted: Sequence[str], *, one_budget: bool
 ) -> dict[str, Any] | None:
     """The rows of a setting by method, of one budget; None if some of the methods have none."""
     parts = [group]
     if one_budget and "run_budget" in group:
         parts = [part for _, part in group.groupby("run_budget")][::-1]  # the largest first
-    for part in parts:
-        rows = {row.method: row for row in cast(Any, part.itertuples())}
-        if rows.keys() >= set(methods):
-            return rows
-    return None
+    of_budgets = [{row.method: row for row in cast(Any, part.itertuples())} for part in parts]
+    complete = [rows for rows in of_budgets if rows.keys() >= set(methods)]
+    return max(complete, key=lambda rows: len(rows.keys() & set(wanted)), default=None)
 
 
 Cells = Iterator[Cell]
@@ -316,7 +336,8 @@ def _work_conserving(results: _Results) -> Cells:
     """Work-conserving over bulk-synchronous makespan, of EnumOpt and of a strong search."""
     for rules, method in {"equal": "enumerative", "search": "cluster_then_anneal"}.items():
         by_workload: dict[str, dict[str, Any]] = {}
-        for _, workload, rows in results.settings(rules, "wc_vs_sync", (method,)):
+        both = results.at_common_budgets("wc_vs_sync", method)
+        for _, workload, rows in both.settings(rules, "wc_vs_sync", (method,)):
             by_workload.setdefault(workload, {})[rows[method].system] = rows[method]
         for workload, row in by_workload.items():
             if {"work_conserving", "bulk_synchronous"} <= row.keys():
@@ -383,7 +404,7 @@ def _other_machines(results: _Results) -> Cells:
         ours = f"doppler{ending}"
         known = ("critical_path", "enumerative", f"placeto{ending}", f"gdp{ending}")
         for name in ("main_8dev", "fewer_devices", "memory_limits"):
-            for setting, _, rows in results.settings(rules, name, (ours,)):
+            for setting, _, rows in results.settings(rules, name, (ours,), wanted=known):
                 if setting.split(", ")[1].startswith("1 "):
                     continue  # nothing to place on one device
                 if name == "memory_limits" and setting.endswith(_ALL_MEMORY):

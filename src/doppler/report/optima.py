@@ -6,6 +6,7 @@ import pandas as pd
 
 from doppler.report.aggregate import makespan_text
 from doppler.report.rows import format_seconds
+from doppler.report.run_table import DOUBT
 from doppler.report.text_table import TextTable
 
 
@@ -75,6 +76,7 @@ def file_table(where: str, note: str, rows: pd.DataFrame, names: Mapping[str, st
                 line[label] = "-"
             else:
                 line[label] = f"{row.over_optimum:.3f}" if known else makespan_text(row)
+                line[label] += DOUBT if row.doubt else ""
                 if row.is_best:
                     bold.add((i, len(line) - 1))
         cells.append(line)

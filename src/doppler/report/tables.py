@@ -135,7 +135,8 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     columns["evaluations"] = (f"{number:,}" for number in rows["evaluations"])
     columns["search, s"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
     if not rows["is_control"].all() and rows["is_control"].any():
-        columns["over the best control"] = map(str, over_controls(rows))
+        ratios = list(map(str, over_controls(rows)))
+        columns["over the best control"] = _with_doubts(ratios, _with_those_of_controls(rows))
     doppler = rows[rows["method"].map(papers_method) == REFERENCE]
     if len(doppler):  # with our search, if there is such a row
         base = doppler.sort_values("method", kind="stable").iloc[0]
@@ -283,10 +284,11 @@ def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTab
     simulated = table[table["system_kind"] == "simulated"]
     if simulated.empty:
         return []
-    simulated = simulated.assign(
-        label=method_labels(simulated), noise=simulated["rules"].map(_noise_of)
-    )
-    same = ["problem", "label", "variant", "evaluations", "noise"]
+    simulated = simulated.assign(noise=simulated["rules"].map(_noise_of))
+    parts = simulated.groupby(["problem", "system", "rules"], sort=False)
+    labelled = [part.assign(label=method_labels(part)) for _, part in parts]
+    simulated = pd.concat(labelled)
+    same = ["problem", "method", "variant", "budget", "noise"]
     rows = []
     for _, group in simulated.groupby(same, sort=False):
         slow, fast = (
