@@ -18,6 +18,7 @@ from doppler.einsum import (
     lower,
     parse_program,
 )
+from doppler.einsum.differentiation.reverse import training_program
 from doppler.einsum.language.parser import parse
 from doppler.einsum.language.scope import Constants
 from doppler.einsum.opaque import Opaque
@@ -515,14 +516,21 @@ def test_faults_are_one_line_that_points(line, column, message):
 
 def test_expressions_may_be_long_but_not_endless():
     x = torch.arange(64.0).view(8, 8)
-    for num in (180, 200):
+    for num in (115, 130):
         text = f"program p\ninput A[8, 8] f32\nY[i, j] = {' + '.join(num * ['A[i, j]'])}"
-        if num == 180:
+        if num == 115:
             result = run_graph(lower(parse_program(text), {}), {"A": x})
             torch.testing.assert_close(result["Y"], num * x)
         else:
             with pytest.raises(InputError, match="nested too deeply: name a part of it, in 'Y"):
                 parse_program(text)
+
+
+@pytest.mark.parametrize("deep", ["A[i, j] * ", "sin("])
+def test_what_is_nested_as_deeply_as_may_be_is_differentiated(deep):
+    expression = 118 * deep + "A[i, j]" + (118 * ")" if deep == "sin(" else "")
+    text = f"program p\nweight A[2, 2] f32\ntraining\nloss[] = sum(i, j) {expression}"
+    assert len(training_program(parse_program(text, training=True), learning_rate=0.1).nodes) > 1
 
 
 @pytest.mark.parametrize(

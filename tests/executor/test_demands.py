@@ -95,12 +95,12 @@ def test_devices_that_wait_for_each_other_share_everything():
     problem = problem_with(PROCESSORS, MEMORY)
     found = measure_demands(OneAtATime(waits=True), problem)
     assert set(found) == {kernel_key(kernel) for kernel in problem.graph.ops.kernels}
-    assert np.mean([shares.min() for shares in found.values()]) > 0.75
+    assert np.median([shares.min() for shares in found.values()]) > 0.75
 
 
 def test_devices_that_do_not_wait_use_half_at_most():
     found = measure_demands(OneAtATime(waits=False), problem_with(PROCESSORS, MEMORY))
-    assert np.mean([shares.max() for shares in found.values()]) < 0.65
+    assert np.median([shares.max() for shares in found.values()]) < 0.65
 
 
 class StartedByOne(Cores):

@@ -3,7 +3,7 @@
 import io
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum, Flag, StrEnum
 from types import SimpleNamespace
 
 import numpy as np
@@ -218,11 +218,21 @@ class Name(StrEnum):
     SUM = "sum"
 
 
+class Bits(Flag):
+    """Members that may stand together."""
+
+    ONE, TWO = 1, 2
+
+
 @pytest.mark.parametrize(
     ("example", "same"),
     [
         (Name.SUM, Name.SUM),
-        (np.float64(2.0), 2.0),
+        (np.float64(2.0), np.float64(2.0)),
+        (np.bool_(True), np.bool_(True)),
+        (Bits.ONE | Bits.TWO, Bits.ONE | Bits.TWO),
+        (Bits(0), Bits(0)),
+        ({(Name.SUM, 1): 1, (Name.SUM, 2): 2}, {(Name.SUM, 1): 1, (Name.SUM, 2): 2}),
         (np.int64(2), np.int64(2)),
         (torch.device("cpu"), torch.device("cpu")),
         ({Name.SUM: 1, (0, "a"): 2}, {Name.SUM: 1, (0, "a"): 2}),
@@ -247,6 +257,25 @@ def test_arguments_that_cannot_be_saved_are_named_when_it_is_saved(tmp_path, cap
     assert "Takes: how.by (a builtin_function_or_method) cannot be saved, so only" in caplog.text
     with pytest.raises(InputError, match=r"which cannot be saved: place the model in this process"):
         doppler.execute(doppler.Placed.load(tmp_path), x, {"by": torch.tanh})
+
+
+def test_numbers_of_numpy_are_not_those_of_python(tmp_path):
+    module, x = Takes(), draw(3)
+    for example, other in ((np.int8(100), 100), (np.int8(100), np.int64(100)), (5, np.int64(5))):
+        placed = doppler.place(module, (x, example), "p100x4", evaluations=1)
+        placed.save(tmp_path)
+        for one in (placed, doppler.Placed.load(tmp_path)):
+            with pytest.raises(InputError, match="in the example it was"):
+                doppler.execute(one, x, other)
+
+
+def test_keys_that_cannot_be_saved_are_named_and_not_lost(tmp_path, caplog):
+    module, x = Takes(), draw(3)
+    keys = {frozenset((1,)): 1, frozenset((2,)): 2}
+    doppler.place(module, (x, keys), "p100x4", evaluations=1).save(tmp_path)
+    assert "the key frozenset({1}) (a frozenset)" in caplog.text
+    with pytest.raises(InputError, match="a key that can be saved"):
+        doppler.Placed.load(tmp_path)
 
 
 class Takes(nn.Module):

@@ -16,7 +16,7 @@ from doppler.einsum.program import Einsum
 from doppler.graph.scalar import COMPLEX_FLOPS, DTYPES, Apply, Element, Number, Scalar
 
 # Functions within each other; more would exhaust Python's stack where they are differentiated.
-_DEEPEST = 190
+_DEEPEST = 120
 _AGGREGATIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 

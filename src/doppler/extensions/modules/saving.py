@@ -4,7 +4,7 @@ import collections
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +34,15 @@ from doppler.support.files.values import (
 )
 
 # Classes that an untrusted file may name, besides outputs and caches of transformers.
+# Numbers of NumPy, which are saved with their class: its arithmetic is another than Python's.
+_NUMPY: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(np.bool_, np.int8, np.int16, np.int32, np.int64),
+        *(np.uint8, np.uint16, np.uint32, np.uint64),
+        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    )
+}
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
 _OF_TRANSFORMERS = (
     "transformers.modeling_outputs",
@@ -113,10 +122,18 @@ def unsaved_arguments(binding: Binding) -> list[str]:
                     look(child, (*path, k))
             case Object():
                 for key, child in (*tree.items, *tree.attributes):
+                    if _is_opaque(_key_as_data(key)):
+                        found.append(f"the key {str(key)[:60]} (a {type(key).__name__})")
                     look(child, (*path, key))
 
     look(binding.arguments, ())
     return found
+
+
+def _is_opaque(key: Any) -> bool:
+    """Whether a key, as data, or a part of it cannot be restored."""
+    parts = key[1] if isinstance(key, list) and key[0] == "tuple" else [key]
+    return any(isinstance(one, list) and one[0] == "opaque" for one in parts)
 
 
 def binding_of(data: Any, *, trust: bool = False) -> Binding:
@@ -314,16 +331,23 @@ def _tree_as_data(tree: Tree) -> list[Any]:
 def _constant_as_data(value: Any) -> list[Any]:
     # A member of an enumeration or a number of NumPy may also be a text or a number of Python,
     # but a file with its class could not be read without executing code.
+    if isinstance(value, Flag):  # members together have no name of their own
+        plain = type(value.value) is int
+        return ["flag", _class_name(type(value)), value.value] if plain else _opaque(value)
     if isinstance(value, Enum):
         return ["enum", _class_name(type(value)), value.name]
-    if isinstance(value, np.generic) and type(value.item()) in PLAIN:
-        value = value.item()
+    if type(value) in _NUMPY.values():
+        return ["numpy", type(value).__name__, value.item()]
     if isinstance(value, torch.device):
         return ["device", str(value)]
     if type(value) in PLAIN:
         return ["constant", value]
     if isinstance(value, type):
         return ["class", _class_name(value)]
+    return _opaque(value)
+
+
+def _opaque(value: Any) -> list[Any]:
     return ["opaque", type(value).__name__]
 
 
@@ -332,6 +356,8 @@ def _key_as_data(key: Any) -> Any:
     parts = key if type(key) is tuple else (key,)
     if all(type(one) in PLAIN and type(one) is not torch.device for one in parts):
         return key
+    if type(key) is tuple:
+        return ["tuple", [_constant_as_data(one) for one in parts]]
     return _constant_as_data(key)
 
 
@@ -349,6 +375,16 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
             if not issubclass(kind, Enum) or rest[0] not in kind.__members__:
                 raise fault(where, "a member of an enumeration", data)
             return Constant(kind[rest[0]])
+        case "flag" if len(rest) == 1 and type(rest[0]) is int:
+            kind = _class_of(first, trust)
+            if not issubclass(kind, Flag):
+                raise fault(where, "a member of an enumeration", data)
+            return Constant(kind(rest[0]))
+        case "numpy" if first in _NUMPY and len(rest) == 1 and isinstance(rest[0], PLAIN):
+            try:
+                return Constant(_NUMPY[first](rest[0]))
+            except (TypeError, ValueError, OverflowError):
+                raise fault(where, "a number of NumPy", data) from None
         case "device":
             try:
                 return Constant(torch.device(read_text(first, where)))
@@ -382,10 +418,13 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
 def _pair(data: Any, trust: bool, where: str) -> tuple[Any, Tree]:
     key, child = _so_many(data, 2, where)
     if isinstance(key, list):
-        found = _tree_of(key, trust, where)
-        if not isinstance(found, Constant):
-            raise fault(where, "a key", key)
-        key = found.value
+        parts = _sequence(key[1], where) if key[:1] == ["tuple"] and len(key) == 2 else [key]
+        found = [_tree_of(part, trust, where) for part in parts]
+        values = tuple(one.value for one in found if isinstance(one, Constant))
+        # Keys that were not saved would be equal, and values under them would be lost.
+        if len(values) < len(parts) or any(isinstance(one, Unsaved) for one in values):
+            raise fault(where, "a key that can be saved", key)
+        key = values if parts is not key and key[:1] == ["tuple"] else values[0]
     elif not all(isinstance(one, PLAIN) for one in (key if isinstance(key, tuple) else (key,))):
         raise fault(where, "a number or text as key", key)
     return key, _tree_of(child, trust, where)

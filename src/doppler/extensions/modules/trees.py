@@ -266,8 +266,6 @@ def _alike(one: Any, other: Any, above: tuple[int, ...] = ()) -> bool:
     """Whether two values without tensors are the same to a module."""
     if one is other or id(one) in above:
         return True
-    # What was saved has a number of Python in place of one of NumPy.
-    one, other = (x.item() if isinstance(x, np.generic) else x for x in (one, other))
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
