@@ -1,9 +1,9 @@
 """Builds scalar functions, and simplifies them on the way, so that they look as if written by hand.
 
-Constants are folded and moved to the front of products, and signs to the very front, unless they
-are so large or small that products might overflow elsewhere. ``0 * x`` is 0, even if x may be
-infinite. This is for gradients, which nobody has written; the ops of torch modules are simplified
-without changing a bit of their results (doppler.extensions.modules.simplifying).
+Constants are folded and moved to the front of products, unless they are so large or small that
+products might overflow elsewhere. Signs move to the very front. ``0 * x`` is 0, even if x may be
+infinite. That is for gradients, which nobody has written. `Exact` does less, and changes no bit of
+a result: so the ops of torch modules are simplified.
 """
 
 from collections.abc import Sequence
@@ -62,22 +62,145 @@ def cast(scalar: Scalar, dtype: str | None, dtypes: Sequence[str]) -> Scalar:
     return Apply(dtype, (scalar,))
 
 
+class Exact:
+    """Simplifications that change no bit of a result where neither operand is 0."""
+
+    def neg(self, a: Scalar) -> Scalar:
+        match a:
+            case Number(value):
+                return Number(-value)
+            case Apply("neg", (inner,)):
+                return inner
+            case Apply("mul", (Number(value), rest)):
+                return self.mul(Number(-value), rest)
+        return Apply("neg", (a,))
+
+    def add(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(one), Number(other):
+                return Number(one + other)
+            case _, Apply("neg", (inner,)):
+                return self.sub(a, inner)
+            case Apply("neg", (inner,)), _:
+                return self.sub(b, inner)
+            case Apply("mul", (one, other)), Apply("mul", factors) if factors == (other, one):
+                return self.mul(Number(2.0), a)
+        return self.mul(Number(2.0), a) if a == b else Apply("add", (a, b))
+
+    def sub(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(one), Number(other):
+                return Number(one - other)
+            case _, Apply("neg", (inner,)):
+                return self.add(a, inner)
+        return Apply("sub", (a, b))
+
+    def mul(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(one), Number(other):
+                return Number(one * other)
+            case _, Number():
+                return self.mul(b, a)
+            case Number(1), _:
+                return b
+            case Number(-1), _:
+                return self.neg(b)
+            case Number(value), Apply("neg", (inner,)):
+                return self.mul(Number(-value), inner)
+            case Apply("neg", (inner,)), _:
+                return self.neg(self.mul(inner, b))
+            case _, Apply("neg", (inner,)):
+                return self.neg(self.mul(a, inner))
+        return Apply("mul", (a, b))
+
+    def div(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(one), Number(other) if other != 0:
+                return Number(one / other)
+            case _, Number(1):
+                return a
+            case Apply("neg", (inner,)), _:
+                return self.neg(self.div(inner, b))
+        return Apply("div", (a, b))
+
+
+class _Free(Exact):
+    """Also drops zeros, and reorders constants and signs."""
+
+    def neg(self, a: Scalar) -> Scalar:
+        match a:
+            case Apply("sub", (one, other)):
+                return self.sub(other, one)
+        return super().neg(a)
+
+    def add(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(), Number():
+                return super().add(a, b)
+            case Number(0), _:
+                return b
+            case _, Number(0):
+                return a
+        return super().add(a, b)
+
+    def sub(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(), Number():
+                return super().sub(a, b)
+            case Number(0), _:
+                return self.neg(b)
+            case _, Number(0):
+                return a
+        return super().sub(a, b)
+
+    def mul(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case Number(), Number():
+                return super().mul(a, b)
+            case _, Number():
+                return self.mul(b, a)
+            case Number(0), _:
+                return ZERO
+            case (Apply("neg"), _) | (_, Apply("neg")):
+                return super().mul(a, b)
+            case Number(value), Apply("mul", (Number(other), rest)) if _are_mild(value, other):
+                return self.mul(Number(value * other), rest)
+            case Number(), _:
+                return super().mul(a, b)
+            case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
+                return self.mul(Number(value), self.mul(rest, b))
+            case _, Apply("mul", (Number(value), rest)) if _are_mild(value):
+                return self.mul(Number(value), self.mul(a, rest))
+        return super().mul(a, b)
+
+    def div(self, a: Scalar, b: Scalar) -> Scalar:
+        match a, b:
+            case (Number(), Number(other)) if other != 0:
+                return super().div(a, b)
+            case Number(0), _:
+                return ZERO
+            case _, Number(1):
+                return a
+            case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
+                return self.mul(Number(value), self.div(rest, b))
+        return super().div(a, b)
+
+
+def _are_mild(*constants: float) -> bool:
+    """Whether products with constants hardly overflow earlier or later if they are reordered."""
+    return all(value == 0 or 2.0**-30 <= abs(value) <= 2.0**30 for value in constants)
+
+
+_FREE = _Free()
+
+
 def neg(a: Scalar) -> Scalar:
     """Return ``-a``.
 
     Args:
         a: operand.
     """
-    match a:
-        case Number(value):
-            return Number(-value)
-        case Apply("neg", (inner,)):
-            return inner
-        case Apply("mul", (Number(value), rest)):
-            return mul(Number(-value), rest)
-        case Apply("sub", (one, other)):
-            return sub(other, one)
-    return Apply("neg", (a,))
+    return _FREE.neg(a)
 
 
 def add(a: Scalar, b: Scalar) -> Scalar:
@@ -87,20 +210,7 @@ def add(a: Scalar, b: Scalar) -> Scalar:
         a: left operand.
         b: right operand.
     """
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one + other)
-        case Number(0), _:
-            return b
-        case _, Number(0):
-            return a
-        case _, Apply("neg", (inner,)):
-            return sub(a, inner)
-        case Apply("neg", (inner,)), _:
-            return sub(b, inner)
-        case Apply("mul", (one, other)), Apply("mul", factors) if factors == (other, one):
-            return mul(Number(2.0), a)
-    return mul(Number(2.0), a) if a == b else Apply("add", (a, b))
+    return _FREE.add(a, b)
 
 
 def sub(a: Scalar, b: Scalar) -> Scalar:
@@ -110,16 +220,7 @@ def sub(a: Scalar, b: Scalar) -> Scalar:
         a: left operand.
         b: right operand.
     """
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one - other)
-        case Number(0), _:
-            return neg(b)
-        case _, Number(0):
-            return a
-        case _, Apply("neg", (inner,)):
-            return add(a, inner)
-    return Apply("sub", (a, b))
+    return _FREE.sub(a, b)
 
 
 def mul(a: Scalar, b: Scalar) -> Scalar:
@@ -129,37 +230,7 @@ def mul(a: Scalar, b: Scalar) -> Scalar:
         a: left operand.
         b: right operand.
     """
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one * other)
-        case _, Number():
-            return mul(b, a)
-        case Number(0), _:
-            return ZERO
-        case Number(1), _:
-            return b
-        case Number(-1), _:
-            return neg(b)
-        case Number(value), Apply("neg", (inner,)):
-            return mul(Number(-value), inner)
-        case Number(value), Apply("mul", (Number(other), rest)) if _are_mild(value, other):
-            return mul(Number(value * other), rest)
-        case Number(), _:
-            return Apply("mul", (a, b))
-        case Apply("neg", (inner,)), _:
-            return neg(mul(inner, b))
-        case _, Apply("neg", (inner,)):
-            return neg(mul(a, inner))
-        case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
-            return mul(Number(value), mul(rest, b))
-        case _, Apply("mul", (Number(value), rest)) if _are_mild(value):
-            return mul(Number(value), mul(a, rest))
-    return Apply("mul", (a, b))
-
-
-def _are_mild(*constants: float) -> bool:
-    """Whether products with constants hardly overflow earlier or later if they are reordered."""
-    return all(value == 0 or 2.0**-30 <= abs(value) <= 2.0**30 for value in constants)
+    return _FREE.mul(a, b)
 
 
 def div(a: Scalar, b: Scalar) -> Scalar:
@@ -169,18 +240,7 @@ def div(a: Scalar, b: Scalar) -> Scalar:
         a: numerator.
         b: denominator.
     """
-    match a, b:
-        case Number(one), Number(other) if other != 0:
-            return Number(one / other)
-        case Number(0), _:
-            return ZERO
-        case _, Number(1):
-            return a
-        case Apply("neg", (inner,)), _:
-            return neg(div(inner, b))
-        case Apply("mul", (Number(value), rest)), _ if _are_mild(value):
-            return mul(Number(value), div(rest, b))
-    return Apply("div", (a, b))
+    return _FREE.div(a, b)
 
 
 def power(a: Scalar, b: Scalar) -> Scalar:

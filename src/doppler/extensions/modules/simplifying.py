@@ -1,9 +1,9 @@
 """Simplifies scalar functions of torch ops without changing any bit of their results.
 
-`graph.scalar_algebra` goes further: it folds constants of several ops into one and moves them to
-the front of products. But ``x * 1e30 * 1e30`` is not ``x * 1e60`` in f32, ``(x * 1e-30) * y`` may
-be finite where ``x * y`` is not, and a last digit decides what ``floor`` returns. The ops of a
-module are computed one after another, as torch does.
+The functions of `graph.scalar_algebra` fold constants of several ops into one and move them to the
+front of products. But ``x * 1e30 * 1e30`` is not ``x * 1e60`` in f32, ``(x * 1e-30) * y`` may be
+finite where ``x * y`` is not, and a last digit decides what ``floor`` returns. So the ops of a
+module are computed one after another, as torch does, and simplified only as `Exact` does.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import torch
 
 from doppler.executor.elementwise import TORCH_DTYPES
 from doppler.graph.scalar import WHOLE, Apply, Number, Scalar
-from doppler.graph.scalar_algebra import conj, power
+from doppler.graph.scalar_algebra import Exact, conj, power
 
 # Dtypes whose ops are computed in f32 and rounded.
 HALF = ("f16", "bf16")
@@ -79,70 +79,8 @@ def _is_nothing(scalar: Scalar) -> bool:
     return False
 
 
-def _neg(a: Scalar) -> Scalar:
-    match a:
-        case Number(value):
-            return Number(-value)
-        case Apply("neg", (inner,)):
-            return inner
-        case Apply("mul", (Number(value), rest)):
-            return _mul(Number(-value), rest)
-    return Apply("neg", (a,))
-
-
-def _add(a: Scalar, b: Scalar) -> Scalar:
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one + other)
-        case _, Apply("neg", (inner,)):
-            return Apply("sub", (a, inner))
-        case Apply("neg", (inner,)), _:
-            return Apply("sub", (b, inner))
-        case Apply("mul", (one, other)), Apply("mul", factors) if factors == (other, one):
-            return _mul(Number(2.0), a)
-    return _mul(Number(2.0), a) if a == b else Apply("add", (a, b))
-
-
-def _sub(a: Scalar, b: Scalar) -> Scalar:
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one - other)
-        case _, Apply("neg", (inner,)):
-            return _add(a, inner)
-    return Apply("sub", (a, b))
-
-
-def _mul(a: Scalar, b: Scalar) -> Scalar:
-    match a, b:
-        case Number(one), Number(other):
-            return Number(one * other)
-        case _, Number():
-            return _mul(b, a)
-        case Number(1), _:
-            return b
-        case Number(-1), _:
-            return _neg(b)
-        case Number(value), Apply("neg", (inner,)):
-            return _mul(Number(-value), inner)
-        case Apply("neg", (inner,)), _:
-            return _neg(_mul(inner, b))
-        case _, Apply("neg", (inner,)):
-            return _neg(_mul(a, inner))
-    return Apply("mul", (a, b))
-
-
-def _div(a: Scalar, b: Scalar) -> Scalar:
-    match a, b:
-        case Number(one), Number(other) if other != 0:
-            return Number(one / other)
-        case _, Number(1):
-            return a
-        case Apply("neg", (inner,)), _:
-            return _neg(_div(inner, b))
-    return Apply("div", (a, b))
-
-
+_EXACT = Exact()
 _RULES: dict[str, Callable[..., Scalar]] = {
-    **{"add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg},
-    **{"pow": power, "conj": conj},
+    **{"add": _EXACT.add, "sub": _EXACT.sub, "mul": _EXACT.mul, "div": _EXACT.div},
+    **{"neg": _EXACT.neg, "pow": power, "conj": conj},
 }
