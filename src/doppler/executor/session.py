@@ -129,8 +129,6 @@ class ExecutorSession:
         for _ in range(warm_up):
             self._execute(np.arange(num_ops) % num_devices, self._topological)
 
-    _is_closed = False
-
     def __enter__(self) -> Self:
         return self
 
@@ -140,7 +138,6 @@ class ExecutorSession:
 
     def _free(self) -> None:
         """Give the memory back: a training keeps its session while others are opened."""
-        self._is_closed = True
         if self._workers.is_lost:  # something may still run
             return
         self._expected = None
@@ -287,7 +284,7 @@ class ExecutorSession:
         return peak_bytes(self.problem, execution.tasks, execution.start_s, execution.finish_s)
 
     def _execute(self, device_V: NDArray[np.int64], priority_V: NDArray[np.int64]) -> Execution:
-        if self._is_closed:
+        if not self.close.alive:
             raise ExecutionError("this session is closed; open another one")
         if self.execution.barriers:
             tasks = self._unroller.synchronous(device_V.tolist())

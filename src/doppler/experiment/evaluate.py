@@ -28,9 +28,9 @@ class Evaluate(Stage):
         return str(names[0]) if len(names) == 1 else "baselines"
 
     def run(self, run: Run) -> Summary:
-        methods = compare_baselines(run.spec, run.say)
         if not run.spec.baselines:
             raise InputError("baseline: none is configured")
+        methods = compare_baselines(run.spec, run.say)
         if not methods:
             names = ", ".join(run.spec.baselines)
             raise InputError(

@@ -247,7 +247,7 @@ def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def _prepared(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with what ratios need; of several budgets of a method the largest."""
+    """A table with what ratios need; of a method's rows in runs of one budget the largest one."""
     table = table.assign(method=table["method"].str.replace(r", [\d,]+$", "", regex=True))
     numbers = ["makespan_s", "spread_s", "seeds", "evaluations", "wall_s"]
     table[numbers] = table[numbers].apply(pd.to_numeric)

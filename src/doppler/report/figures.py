@@ -68,7 +68,7 @@ def _curves(runs: Sequence[FinishedRun], table: pd.DataFrame) -> dict[str, list[
     for run in runs:
         needed, row = ["episodes", *_PANELS], run.rows[0]
         if set(needed) <= set(run.metrics) and len(curve := run.metrics.dropna(subset=needed)):
-            curves[labels[row.method, row.variant, row.budget or row.evaluations]].append(curve)
+            curves[labels[row.method, row.variant, row.allowed]].append(curve)
     return curves
 
 

@@ -99,6 +99,11 @@ class ResultRow:
     disagreements: str = ""
     budget: int = 0
 
+    @property
+    def allowed(self) -> int:
+        """Executions that the method was allowed."""
+        return self.budget or self.evaluations
+
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
     """Return makespan over lower bound, minus 1; differences by rounding count as 0.

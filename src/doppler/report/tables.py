@@ -29,7 +29,7 @@ from doppler.report.published_figures import (
     paper_ratio,
     papers_method,
 )
-from doppler.report.rows import format_seconds
+from doppler.report.rows import ResultRow, format_seconds
 from doppler.report.run_table import DOUBT
 from doppler.report.sources import SOURCES_NOTE
 from doppler.report.text_table import MANY, TextTable
@@ -97,21 +97,21 @@ def method_labels(rows: pd.DataFrame) -> list[str]:
 
 
 def _labels_of(runs: Sequence[FinishedRun]) -> dict[tuple[Any, ...], str]:
-    """The labels that tables of results have for the rows of some runs, by `_key_of` each row."""
+    """The labels of rows of some runs in tables of results, by `_key_of` each row."""
     rows = pd.DataFrame([vars(row) for run in runs for row in run.rows])
     if rows.empty:
         return {}
     once = rows.assign(budget=budgets_of(rows))[SETTINGS].drop_duplicates()
     return {
-        _key_of(row): label
+        tuple(getattr(row, name) for name in SETTINGS): label
         for _, group in once.groupby(COMPARABLE, sort=False)
         for row, label in zip(group.itertuples(), method_labels(group), strict=True)
     }
 
 
-def _key_of(row: Any) -> tuple[Any, ...]:
-    settings = {name: getattr(row, name) for name in SETTINGS}
-    return tuple((settings | {"budget": row.budget or row.evaluations}).values())
+def _key_of(row: ResultRow) -> tuple[Any, ...]:
+    """The values of SETTINGS that the row has in a summary."""
+    return tuple(row.allowed if name == "budget" else getattr(row, name) for name in SETTINGS)
 
 
 def _details(title: str, rows: pd.DataFrame) -> TextTable:

@@ -392,6 +392,12 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
                 raise fault(where, "a device of torch", first) from None
         case "opaque":
             return Constant(Unsaved(read_text(first, where)))
+        case "tuple":  # as a key
+            parts = [_tree_of(one, trust, where) for one in _sequence(first, where)]
+            values = tuple(one.value for one in parts if isinstance(one, Constant))
+            if len(values) < len(parts) or any(isinstance(one, Unsaved) for one in values):
+                raise fault(where, "a key that can be saved", data)
+            return Constant(values)
         case "sequence" if len(rest) == 1:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):
@@ -418,13 +424,11 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
 def _pair(data: Any, trust: bool, where: str) -> tuple[Any, Tree]:
     key, child = _so_many(data, 2, where)
     if isinstance(key, list):
-        parts = _sequence(key[1], where) if key[:1] == ["tuple"] and len(key) == 2 else [key]
-        found = [_tree_of(part, trust, where) for part in parts]
-        values = tuple(one.value for one in found if isinstance(one, Constant))
+        found = _tree_of(key, trust, where)
         # Keys that were not saved would be equal, and values under them would be lost.
-        if len(values) < len(parts) or any(isinstance(one, Unsaved) for one in values):
+        if not isinstance(found, Constant) or isinstance(found.value, Unsaved):
             raise fault(where, "a key that can be saved", key)
-        key = values if parts is not key and key[:1] == ["tuple"] else values[0]
+        key = found.value
     elif not all(isinstance(one, PLAIN) for one in (key if isinstance(key, tuple) else (key,))):
         raise fault(where, "a number or text as key", key)
     return key, _tree_of(child, trust, where)
