@@ -16,7 +16,7 @@ and, without one, unpacked and found by
     PYTHONPATH=packages make gpu
 
 What stages need is compiled first; no clock and no limit of a part counts that. Each part is a
-process of its own with a time limit, to which what earlier parts have left of theirs is added: one
+process of its own with a time limit, and may also use the time that earlier parts left over. A part
 that fails or hangs does not end the others.
 docs/results/gpu.md is written anew whenever a part has ended. With `--runs DIR` it also shows the
 parts that ended there in earlier calls at the same commit, so that two calls can share the work:
@@ -49,7 +49,7 @@ from benchmarks.gpu.parts import PARTS, PROJECT, STAGES, Fault, Figure, Part, Se
 PAGE = PROJECT / "docs/results/gpu.md"
 CORES_PATIENCE = 5  # limits are those of a GPU
 COMPILING_S = 240  # what is not compiled by then is compiled by the part that needs it
-ENDING_S = 10  # of a part that has said everything; torch waits for its own processes for minutes
+ENDING_S = 10  # for a finished part to exit; torch would wait minutes for its compile workers
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -81,8 +81,8 @@ class Cells:
 class Part(NamedTuple):
     """One thing to find out.
 
-    limit_s: of its process, all of them together stay below 8 minutes; what parts before it have
-    left of theirs is added. needs: modules, beside those of `EXECUTING`. where: module and function
+    limit_s: of its process; it may also use what earlier parts left over, and all limits together
+    stay below 8 minutes. needs: modules, beside those of `EXECUTING`. where: module and function
     that yields Figures and Faults. words: what the figures say.
     """
 

@@ -136,7 +136,7 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     columns["search, s"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
     if not rows["is_control"].all() and rows["is_control"].any():
         ratios = list(map(str, over_controls(rows)))
-        columns["over the best control"] = _with_doubts(ratios, _with_those_of_controls(rows))
+        columns["over the best control"] = _with_doubts(ratios, _with_doubts_of_controls(rows))
     doppler = rows[rows["method"].map(papers_method) == REFERENCE]
     if len(doppler):  # with our search, if there is such a row
         base = doppler.sort_values("method", kind="stable").iloc[0]
@@ -226,7 +226,9 @@ def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[T
     parts = [
         group.assign(
             label=method_labels(group),
-            text=_with_doubts(list(map(str, over_controls(group))), _with_those_of_controls(group)),
+            text=_with_doubts(
+                list(map(str, over_controls(group))), _with_doubts_of_controls(group)
+            ),
         )
         for _, group in rows.groupby("problem", sort=False)
         if group["is_control"].any() and not group["is_control"].all()
@@ -243,8 +245,8 @@ def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[T
     return [TextTable(title=f"Over the best control: {where}", note=note, cells=cells)]
 
 
-def _with_those_of_controls(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a problem; those without a doubt get that of a control, of which ratios are."""
+def _with_doubts_of_controls(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one problem, all doubted if a control is: their ratios may be to this control."""
     doubts = list(filter(None, rows.loc[rows["is_control"], "doubt"]))
     return rows.assign(doubt=rows["doubt"].replace("", doubts[0])) if doubts else rows
 
